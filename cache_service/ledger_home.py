@@ -19,7 +19,7 @@ from cache_service.ledger.database import Database
 from cache_service.ledger.ledgers import Failure, Ledgers
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
-from cache_service.tiers.replication import Alone, Nodes
+from cache_service.tiers.replication import Nodes
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
@@ -89,7 +89,7 @@ class LedgerHome(ABC):
 
     @property
     def nodes(self) -> Nodes:
-        return Alone()
+        return Nodes()
 
     @abstractmethod
     def refuse(self) -> None:

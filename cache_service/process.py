@@ -67,11 +67,11 @@ async def serve(settings: StoreSettings, stopping: asyncio.Event) -> None:
 
 
 async def _watch_disk(store: Store, server: GrpcServer) -> None:
-    """Set the health service by whether ledgers can be written. Raises as Store.stay_whole."""
+    """Set the health service by whether ledgers can be written. Raises as LedgerHome.stay_whole."""
     said = ""
     while True:
-        await store.stay_whole()
-        problem = await store.problem()
+        await store.ledger.stay_whole()
+        problem = await store.ledger.problem()
         await server.set_health(WRITES, problem)
         if problem and not said:
             logs.event(log, "ledgers cannot be written", logging.ERROR, problem=problem)
@@ -101,5 +101,5 @@ def _shared(settings: StoreSettings, directory: DataDirectory) -> LedgerHome:
     """Raises SettingsError."""
     if (spec := find_spec(_CLUSTER)) is None or spec.origin is None:
         raise SettingsError("cluster: this installation has no clusters")
-    home: LedgerHome = import_module(f"{_CLUSTER}.attach").attach(settings, directory)
+    home: LedgerHome = import_module(f"{_CLUSTER}.ledger").attach(settings, directory)
     return home

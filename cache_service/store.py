@@ -81,7 +81,7 @@ class Store:
         home: Callable[[DataDirectory], LedgerHome],
     ) -> None:
         self._directory = DataDirectory(data)
-        self._ledger = ledger = home(self._directory)
+        self.ledger = ledger = home(self._directory)
         last_use = LastUse()
         ledger.refuse()
         with disk_errors():
@@ -160,16 +160,9 @@ class Store:
         self._opened.callback(retriever.close)
         return replicator, retriever
 
-    async def stay_whole(self) -> None:
-        await self._ledger.stay_whole()
-
-    async def problem(self) -> str:
-        """Return why no turn could be kept now, or ""."""
-        return await self._ledger.problem()
-
     async def upkeep(self, now: int) -> None:
         """End what is over at `now`, of the store's clock, and keep the warm tier within its limits."""
-        await self._ledger.upkeep(self._last_use)
+        await self.ledger.upkeep(self._last_use)
         await self._blocks.upkeep(now)
 
     async def keep_up(self) -> None:

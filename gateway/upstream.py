@@ -10,7 +10,6 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
-from agentmem.process.rpc import arity
 from agentmem.rpcs import Rpc, rpc_of
 from gateway.edge.authorization import redact, without_directories
 from gateway.edge.callers import serves_admin
@@ -74,8 +73,7 @@ class ChannelWorker:
         return await _answer(call)
 
     def _method(self, rpc: Rpc) -> Any:
-        connect = getattr(self.channel, arity(rpc.method.client_streaming, rpc.method.server_streaming))
-        return connect(rpc.path, rpc.request.SerializeToString, rpc.response.FromString if self.parsed else None)
+        return rpc.on(self.channel, parsed=self.parsed)
 
 
 async def _answer(call: Any) -> Any:

@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -90,6 +91,13 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
         return "tests/system/page" if file.startswith("tests/system/page/") else str(file)
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """A directory whose name leaves room for socket paths."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="am") as path:
+        yield Path(path)
 
 
 @pytest.fixture(scope="session")

@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import subprocess
-import tempfile
+from functools import partial
 from pathlib import Path
 
-from benchmarks.user_cache import NoCache, user_cache
+from benchmarks.packages import Unavailable as Unavailable
+from benchmarks.packages import kept
 
 _APT_SECONDS = 120
 
 
-class Unavailable(Exception):
-    """The packages cannot be had here; says why."""
-
-
 def unpacked(name: str, *packages: str) -> Path:
-    """Where these packages are unpacked, one beside the other, kept under `name`. Raises Unavailable.
-
-    Processes that come at the same time wait for the first, which unpacks.
-    """
+    """Return where these packages are unpacked, one beside the other, kept under `name`. Raises Unavailable."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         raise Unavailable(f"no {name} in PATH, and no apt-get to fetch it; install it")
-    try:
-        folder = user_cache(name)
-    except NoCache as problem:
-        raise Unavailable(str(problem)) from problem
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = folder / "unpacked"
-        if not found.exists():
-            with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                _unpack(Path(scratch), name, packages).rename(found)
-    return found
+    return kept(name, "unpacked", partial(_unpack, name, packages))
 
 
-def _unpack(scratch: Path, name: str, packages: tuple[str, ...]) -> Path:
+def _unpack(name: str, packages: tuple[str, ...], scratch: Path) -> Path:
     """Fetch packages by the package lists that are there, or else by fresh ones, kept apart from the system's."""
     private = ["-o", f"Dir::State::Lists={scratch}/lists", "-o", f"Dir::Cache={scratch}/cache"]
     (scratch / "lists" / "partial").mkdir(parents=True)

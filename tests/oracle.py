@@ -35,16 +35,15 @@ class _DequantizedCache:
     start_position = 0
     """Of chunked attention, whose model has a mask of its own."""
 
-    def __init__(self, packing: "_Packing", k: "_Measured", v: "_Measured") -> None:
-        self._packing, self._measured = packing, (k, v)
+    def __init__(self, bits: int, k: "_Measured", v: "_Measured") -> None:
+        self._its_bits, self._measured = bits, (k, v)
         self.offset = 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         assert not self.offset, "one pass only"
         self.offset += keys.shape[2]
         sides = _halves(keys) if keys is values else (keys, values)
-        self.k = _Side(self._packing, sides[0], self._measured[0], self._packing.k_bits)
-        self.v = _Side(self._packing, sides[1], self._measured[1], self._packing.v_bits)
+        self.k, self.v = (_Side(*side, self._its_bits) for side in zip(sides, self._measured, strict=True))
         self.shown = self.k.values, self.v.values
         if keys is values:
             self.shown = (mx.concatenate(self.shown, axis=-1),) * 2
@@ -69,14 +68,6 @@ def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
     return x[..., :middle], x[..., middle:]
 
 
-class _Packing(NamedTuple):
-    """Bits of K and V. Groups have 64 elements, or 32 where heads are of another width, unless `group` says it."""
-
-    k_bits: int
-    v_bits: int
-    group: int | None
-
-
 class _Measured(NamedTuple):
     """The mean of K or V, float32 [kv_heads, 1, width], and E, float64 [kv_heads, width, width], if there is one."""
 
@@ -87,13 +78,14 @@ class _Measured(NamedTuple):
 class _Side:
     """K or V [rows, kv_heads, tokens, width] centred, balanced, rotated and quantized.
 
-    `values` are what that leaves, rotated back, with the mean. What a layer rounds next hangs on the last bits: it is
-    rotated back as the engine does it; a matrix of signs must agree.
+    `values` are what that leaves, rotated back, with the mean. A group has 64 elements, or 32 where heads are of
+    another width. What a layer rounds next hangs on the last bits: it is rotated back as the engine does it; a matrix
+    of signs must agree.
     """
 
-    def __init__(self, packing: _Packing, x: mx.array, measured: _Measured, bits: int) -> None:
+    def __init__(self, x: mx.array, measured: _Measured, bits: int) -> None:
         width, mean = x.shape[-1], measured.mean
-        how = {"group_size": packing.group or (32 if width % 64 else 64), "bits": bits}
+        how = {"group_size": 32 if width % 64 else 64, "bits": bits}
         missing = (0, -width % how["group_size"])
         filled = mx.pad(x, [(0, 0), (0, 0), (0, 0), missing])
         filled_mean = mx.pad(mean, [(0, 0), (0, 0), missing])
@@ -182,12 +174,6 @@ def _transformed(x: mx.array) -> mx.array:
     return mx.hadamard_transform(x.reshape(*x.shape[:-1], -1, width & -width)).reshape(x.shape)
 
 
-def _with_kv(caches: Sequence[Any]) -> list[Any]:
-    """Those of mlx-lm's caches, also within others, that keep K and V."""
-    flat = [each for cache in caches for each in (cache.caches if isinstance(cache, CacheList) else (cache,))]
-    return [cache for cache in flat if not isinstance(cache, ArraysCache)]
-
-
 _patched: set[str] = set()
 
 
@@ -272,20 +258,14 @@ class Oracle:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        k_bits: int = 4,
-        v_bits: int | None = None,
-        group: int | None = None,
-        calibration: Mapping[str, npt.NDArray[np.float16]] | None = None,
+        self, directory: Path, bits: int = 4, calibration: Mapping[str, npt.NDArray[np.float16]] | None = None
     ) -> None:
         self._model, _ = mlx_lm.load(str(directory))
         self._model.set_dtype(mx.float32)
         _patch(self._model)
         _keep_latents(self._model)
-        packing = _Packing(k_bits, v_bits or k_bits, group)
         layers = _read(_calibrated(directory) if calibration is None else calibration)
-        self._new_caches = lambda: self._caches([_DequantizedCache(packing, *each) for each in layers])
+        self._new_caches = lambda: self._caches([_DequantizedCache(bits, *each) for each in layers])
         self._remembered = lru_cache(maxsize=64)(self._computed)
 
     def _caches(self, with_kv: Sequence[Any]) -> list[Any]:

@@ -34,6 +34,14 @@ class Terminal:
         self._end = end
         self.process = process
         self._bytes = b""
+        self.raw = b""
+        """All that was shown so far, with what steers the terminal."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        termios.tcsetwinsize(self._end, (rows, columns))
+
+    def modes(self) -> list[object]:
+        return termios.tcgetattr(self._end)
 
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
@@ -58,7 +66,9 @@ class Terminal:
 
     def _read(self) -> bool:
         with suppress(OSError):  # nothing now, or nothing more
-            self._bytes += (more := os.read(self._end, 1 << 16))
+            more = os.read(self._end, 1 << 16)
+            self._bytes += more
+            self.raw += more
             return bool(more)
         return False
 

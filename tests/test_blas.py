@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 
-import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -43,29 +42,6 @@ def test_nobody_else_has_it() -> None:
 def test_a_process_that_was_started_without_has_it_once_it_is_loaded(by_openblas: None) -> None:
     loads = "from tests import blas; blas.preload()\n"
     assert NUMPYS in child(f"{loads}with blas.openblas(): {_PRODUCT}", LD_PRELOAD="")
-
-
-@pytest.fixture(params=["own", "openblas"])
-def each_way(request: pytest.FixtureRequest) -> None:
-    if request.param == "openblas":
-        request.getfixturevalue("by_openblas")
-
-
-@pytest.mark.parametrize("transposed", [*product((False, True), repeat=2)])
-def test_products_are_right(transposed: tuple[bool, bool], each_way: None) -> None:
-    rng = np.random.default_rng(7)
-    for rows, inner, columns in ((1, 64, 40), (5, 33, 1), (130, 70, 260)):
-        shapes = [
-            shape[::-1] if turned else shape
-            for shape, turned in zip(((rows, inner), (inner, columns)), transposed, strict=True)
-        ]
-        given = [rng.standard_normal((3, *shape), dtype=np.float32) for shape in shapes]
-        a, b = (mx.array(each) for each in given)
-        a, b = (each.swapaxes(-1, -2) if turned else each for each, turned in zip((a, b), transposed, strict=True))
-        c = np.ones((3, rows, columns), dtype=np.float32)
-        expected = np.array(a, dtype=np.float64) @ np.array(b, dtype=np.float64)
-        assert np.allclose(a @ b, expected, atol=1e-4)
-        assert np.allclose(mx.addmm(mx.array(c), a, b, alpha=2.0, beta=3.0), 2 * expected + 3, atol=1e-4)
 
 
 @pytest.mark.parametrize("transposed", [*product((False, True), repeat=2)])

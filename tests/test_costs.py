@@ -97,12 +97,6 @@ def test_dear_cases_fail_a_quick_run(tmp_path: Path, processes: str) -> None:
     assert float(first.split()[0]) > 0.4
 
 
-@pytest.mark.slow
-def test_a_quick_run_of_cheap_cases_passes(tmp_path: Path) -> None:
-    done = run(tmp_path, "--quick", "--cost-limit=0.4", "-k", "not computes and not process")
-    assert done.returncode == pytest.ExitCode.OK, done.stdout
-
-
 @pytest.mark.essential("what this tier promises")
 def test_slow_cases_are_left_out_and_samples_taken(tmp_path: Path) -> None:
     whole, quick, again = (

@@ -1,4 +1,5 @@
-"""Small random models in the Hugging Face layout, with real tokenizers and chat templates.
+"""Small random models in the Hugging Face layout, with real tokenizers and chat templates; what they are is in the YAML
+file of this name.
 
 Weights are sharpened and heads untied, so that outputs vary: a random model with tied embeddings repeats one token, and
 then a test of greedy text cannot fail.
@@ -6,16 +7,18 @@ then a test of greedy text cannot fail.
 
 import json
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import mlx.core as mx
+import yaml
 from mlx.utils import tree_flatten
-from mlx_lm.models import deepseek_v2, gemma3_text, gpt_oss, llama, phi, plamo3, qwen2, qwen3
 from mlx_lm.tuner.utils import linear_to_lora_layers
 from mlx_lm.utils import load_model, quantize_model, save_config
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+_KNOWN: Final[dict[str, dict[str, Any]]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 INDEX = "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
@@ -75,10 +78,10 @@ def write_llama(
     vocab_size: int | None = None,
 ) -> Path:
     """A Llama of two layers, 4 heads over 2 KV heads; as many logits as the tokenizer has tokens, or `vocab_size`."""
-    extra: dict[str, object] = {"model_type": "llama", "rope_theta": 10000.0, "head_dim": head_dim}
+    extra: dict[str, object] = {"rope_theta": 10000.0, "head_dim": head_dim}
     if vocab_size is not None:
         extra["vocab_size"] = vocab_size
-    return write_tiny(directory, llama, extra, seed, template, context)
+    return write_tiny(directory, "llama", extra, seed, template, context)
 
 
 def write_shards(directory: Path, names: Sequence[str]) -> Path:
@@ -101,89 +104,27 @@ def write_llama_80(directory: Path, seed: int = 0) -> Path:
     return write_llama(directory, seed, head_dim=80)
 
 
-def write_qwen3(directory: Path, seed: int = 0) -> Path:
-    """A Qwen 3 of two layers: norms on queries and keys."""
-    return write_tiny(directory, qwen3, {"model_type": "qwen3", "rope_theta": 10000.0}, seed)
+def writer(name: str, change: Callable[[str, mx.array], mx.array] | None = None) -> Callable[..., Path]:
+    """Return what writes a model of the YAML file into a directory, its weights changed by their names and values."""
+
+    def write(directory: Path, seed: int = 0, context: int = 4096, window: int | None = None) -> Path:
+        extra = {**_KNOWN[name], **({} if window is None else {"sliding_window": window})}
+        module, seed = extra.pop("module", name), seed + extra.pop("seed", 0)
+        write_tiny(directory, module, extra, seed, context=context)
+        return directory if change is None else change_weights(directory, change)
+
+    write.__name__ = f"write_{name}"
+    return write
 
 
-def write_phi(directory: Path, seed: int = 0) -> Path:
-    """A Phi-2 of two layers: its attention computes in float32. With most other seeds its output does not vary."""
-    extra = {"model_type": "phi", "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5}
-    return write_tiny(directory, phi, extra, seed + 14)
+write_qwen3, write_qwen2, write_phi = map(writer, ("qwen3", "qwen2", "phi"))
+write_gemma3, write_gpt_oss, write_deepseek2, write_plamo3 = map(writer, ("gemma3", "gpt_oss", "deepseek2", "plamo3"))
 
 
-def write_qwen2(directory: Path, seed: int = 0) -> Path:
-    """A Qwen 2 of two layers: biases on queries, keys and values, which here are not zero."""
-    extra = {"model_type": "qwen2", "rope_theta": 10000.0, "hidden_size": 256}
-    return write_tiny(directory, qwen2, extra, seed)
-
-
-def write_gemma3(directory: Path, seed: int = 0, window: int = 64, context: int = 4096) -> Path:
-    """A Gemma 3 of four layers: three with a sliding window, one with full attention, one KV head."""
-    extra = {
-        "model_type": "gemma3_text",
-        "num_hidden_layers": 4,
-        "num_key_value_heads": 1,
-        "sliding_window": window,
-        "sliding_window_pattern": 4,
-        "query_pre_attn_scalar": 64,
-    }
-    return write_tiny(directory, gemma3_text, extra, seed, context=context)
-
-
-def write_gpt_oss(directory: Path, seed: int = 0, window: int = 64) -> Path:
-    """A GPT-OSS of four layers: sliding and full by turns, attention sinks, a mixture of experts."""
-    extra = {
-        "model_type": "gpt_oss",
-        "num_hidden_layers": 4,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "sliding_window": window,
-        "rope_theta": 150000,
-    }
-    return write_tiny(directory, gpt_oss, extra, seed)
-
-
-def write_deepseek2(directory: Path, seed: int = 0) -> Path:
-    """A DeepSeek-V2 of two layers: latents of 128 and rotary keys of 64 elements, a mixture of experts."""
-    extra = {
-        "model_type": "deepseek_v2",
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "kv_lora_rank": 128,
-        "q_lora_rank": None,
-        "qk_rope_head_dim": 64,
-        "qk_nope_head_dim": 128,
-        "v_head_dim": 128,
-        "n_shared_experts": 1,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "first_k_dense_replace": 1,
-        "moe_intermediate_size": 64,
-        "n_group": 1,
-        "topk_group": 1,
-        "rope_scaling": {
-            "type": "yarn",
-            "factor": 4,
-            "original_max_position_embeddings": 1024,
-            "beta_fast": 32,
-            "beta_slow": 1,
-            "mscale": 0.707,
-            "mscale_all_dim": 0.707,
-        },
-    }
-    return write_tiny(directory, deepseek_v2, extra, seed)
-
-
-def write_plamo3(directory: Path) -> Path:
-    """A PLaMo 3, which cannot run: in mlx-lm's code its window is a token longer in prefill than in decode."""
-    return write_tiny(directory, plamo3, {"model_type": "plamo3", "window_size": 64, "sliding_window_pattern": 2}, 0)
-
-
-def write_tiny(  # type: ignore[no-untyped-def]
-    directory: Path, module, extra: dict[str, object], seed: int, template: str = CHATML, context: int = 4096
+def write_tiny(
+    directory: Path, name: str, extra: dict[str, Any], seed: int, template: str = CHATML, context: int = 4096
 ) -> Path:
-    """A model of mlx-lm's `module` with random weights, of a config that `extra` completes."""
+    """A model of mlx-lm's module `name` with random weights, of a config that `extra` completes."""
     directory.mkdir(parents=True, exist_ok=True)
     config = {
         "hidden_size": 64,
@@ -198,10 +139,12 @@ def write_tiny(  # type: ignore[no-untyped-def]
         "tie_word_embeddings": False,
         "bos_token_id": 0,
         "eos_token_id": 2,
+        "model_type": name,
         **extra,
     }
     (directory / "config.json").write_text(json.dumps(config))
     mx.random.seed(seed)
+    module = import_module(f"mlx_lm.models.{name}")
     model = module.Model(module.ModelArgs.from_dict(config))
     weights = {name: _sharpened(name, value) for name, value in tree_flatten(model.parameters())}
     mx.save_safetensors(str(directory / "model.safetensors"), weights)

@@ -10,10 +10,3 @@ def varint(value: int) -> bytes:
 
 def tagged(number: int, payload: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(payload)) + payload
-
-
-def nested(way: list[int], payload: bytes) -> bytes:
-    """A field deep inside a message: `way` are the numbers that lead to it."""
-    for number in reversed(way):
-        payload = tagged(number, payload)
-    return payload

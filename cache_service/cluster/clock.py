@@ -4,14 +4,14 @@ import threading
 import time
 from typing import Final
 
-from cache_service.ledger.clock import BOOT_CLOCK, Moment
+from cache_service.ledger.clock import BOOT_CLOCK, LedgerClock, Moment
 
 _NEVER: Final = Moment(0, 0)
 _MOST: Final = 10 * 10**9
 """Nanoseconds from one heartbeat to the next."""
 
 
-class SharedClock:
+class SharedClock(LedgerClock):
     """`set` on one thread, all else on any.
 
     Between two heartbeats this time passes for seconds only: an outage of the database makes no agent idle.
@@ -26,10 +26,6 @@ class SharedClock:
         """Take the ledger's time, and the server's clock, in nanoseconds."""
         self._said = Moment(wall, used), time.clock_gettime_ns(BOOT_CLOCK)
 
-    def time(self) -> int:
-        """Nanoseconds since about 1970; never goes back."""
-        return self.now().used
-
     def now(self) -> Moment:
         with self._lock:
             (wall, used), at = self._said
@@ -39,6 +35,3 @@ class SharedClock:
                 wall = max(wall, self._last.wall)
             self._last = Moment(wall, max(used, self._last.used))
             return self._last
-
-    def advance(self) -> None:
-        """Nothing: heartbeats do."""

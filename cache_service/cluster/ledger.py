@@ -2,9 +2,8 @@
 
 import logging
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from agentmem.v1 import cluster_pb2_grpc
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
 from cache_service.cluster.clock import SharedClock
-from cache_service.cluster.membership import Identity, Membership
+from cache_service.cluster.membership import Membership
+from cache_service.cluster.nodes import Said
 from cache_service.cluster.peers import PeerBlocks
 from cache_service.cluster.postgres import schema
 from cache_service.cluster.postgres.database import Postgres
@@ -36,29 +36,21 @@ from cache_service.ledger.ledgers import Failure
 from cache_service.ledger.schema import ForeignDatabase
 from cache_service.ledger_home import LedgerHome
 from cache_service.offline.database import IMPORTING
-from cache_service.settings import Survives
+from cache_service.settings import StoreSettings
 from cache_service.tiers import objects
 from cache_service.tiers.blocks import BlockStore
 from cache_service.tiers.eviction import LastUse
-from cache_service.tiers.replication import Alone, Nodes
+from cache_service.tiers.replication import Nodes
 from cache_service.tiers.streams import BlockStreams
 from cache_service.tiers.warm_rows import WarmRows
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ClusterSettings:
-    """`url` is libpq's; `advertise` the HOST:PORT of this node's gateway for others; `tls` a directory of certificates;
-    `schema` PostgreSQL's.
-    """
-
-    url: str = field(repr=False)
-    node: str
-    advertise: str
-    survives: Survives = "server"
-    tls: Path | None = None
-    schema: str = "agentmem"
+def attach(settings: StoreSettings, directory: DataDirectory) -> "SharedLedger":
+    url, tls = settings.cluster.get_secret_value(), settings.cluster_tls
+    server = Settings(url, node=settings.node, survives=settings.cluster_survives)
+    return SharedLedger(directory, server, settings.advertise, tls.expanduser().absolute() if tls else None)
 
 
 class SharedLedger(LedgerHome):
@@ -66,20 +58,20 @@ class SharedLedger(LedgerHome):
     database: Postgres
     clock: SharedClock
 
-    def __init__(self, directory: DataDirectory, settings: ClusterSettings) -> None:
+    def __init__(self, directory: DataDirectory, server: Settings, advertise: str, tls: Path | None = None) -> None:
+        """`advertise` is the HOST:PORT of this node's gateway, `tls` a directory."""
         self._directory = directory
-        self._settings = settings
-        self._postgres = Settings(settings.url, settings.schema, settings.node, settings.survives)
-        self.database = Postgres(self._postgres, schema.STEPS)
-        self._hurried = replace(self._postgres, writers=1, readers=1, silent_seconds=2.0, connect_seconds=2.0)
+        self._node, self._advertise = server.node, advertise
+        self.database = Postgres(server, schema.STEPS)
+        self._hurried = replace(server, writers=1, readers=1, silent_seconds=2.0, connect_seconds=2.0)
         self._beats = Postgres(self._hurried)
         self.clock = SharedClock()
         self.membership: Membership | None = None
         self.connect: Callable[[str], grpc.aio.Channel] | None = None
         """Opens a channel to another node's door."""
-        if settings.tls is not None:
-            tls = read_cluster_tls(settings.tls, parse_address(settings.advertise).host).client()
-            self.connect = partial(connect, tls=tls, options=NODE_OPTIONS)
+        if tls is not None:
+            client = read_cluster_tls(tls, parse_address(advertise).host).client()
+            self.connect = partial(connect, tls=client, options=NODE_OPTIONS)
 
     def refuse(self) -> None:
         """Raise DirectoryUnusable for a single machine's directory, also where its import is not over."""
@@ -101,27 +93,27 @@ class SharedLedger(LedgerHome):
         event(log, "warm.db was lost; the files of KV beside it are deleted", logging.WARNING)
 
     def join(self, rows: Database) -> None:
-        """Join the cluster, not ready yet. Raises DirectoryUnusable where another node has this name."""
+        """Raises DirectoryUnusable where another node has this name."""
         cluster_id = self.database.read_blocking(nodes.cluster_id)
         name = rows.write_blocking(holding.belong, cluster_id)
-        identity = Identity(self._settings.node, name, self._settings.advertise, metadata.version("agentmem"))
+        said = Said(self._node, name, self._advertise)
         self._listener = Listener(self._hurried)
         self.membership = Membership(
-            identity, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake, self.own_holders
+            said, cluster_id, self._beats, self.clock, self._listener.wait, self._listener.wake, self.own_holders
         )
         try:
             self.membership.join()
         except nodes.NameTaken as error:
             raise DirectoryUnusable(str(error)) from error
-        self.database.write_blocking(objects.end_all_uploads, identity.name)  # whether or not it still has --remote
-        event(log, "joined the cluster", cluster_id=cluster_id, node=identity.name)
+        self.database.write_blocking(objects.end_all_uploads, said.name)  # whether or not it still has --remote
+        event(log, "joined the cluster", cluster_id=cluster_id, node=said.name)
 
     def holders(self) -> Set[str]:
         return self.own_holders() | (self.membership.holders() if self.membership is not None else set())
 
     @property
     def nodes(self) -> Nodes:
-        return self.membership or Alone()
+        return self.membership or Nodes()
 
     def serve(self, rows: WarmRows, blocks: BlockStore, registry: CollectorRegistry) -> None:
         assert self.membership is not None, "join has not been called"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Final
 
 from agentmem.errors import AgentmemError, Unavailable
@@ -22,25 +23,17 @@ from cache_service.cluster.clock import SharedClock
 from cache_service.cluster.nodes import Beat, NameTaken, Node, Said
 from cache_service.ledger.clock import BOOT_CLOCK
 from cache_service.ledger.ledgers import Ledgers
+from cache_service.tiers.replication import Nodes
 
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 5.0
 """Then a gateway counts as silent."""
+_VERSION: Final = metadata.version("agentmem")
 _LEASE_SECONDS: Final = nodes.LEASE / 10**9
 _SOONER: Final = 1.0
 """Seconds by which a node stops serving before its lease ends."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """`directory` is the data directory's name, `address` this node's for others."""
-
-    name: str
-    directory: str
-    address: str
-    version: str
 
 
 @dataclass(frozen=True)
@@ -54,11 +47,11 @@ class Report:
 
 
 @dataclass(eq=False)
-class Membership:
+class Membership(Nodes):
     """`join` once, then `start`, and `leave` at the end. Other methods on any thread."""
 
-    identity: Identity
-    cluster_id: str
+    _said: Said
+    _cluster_id: str
     _database: Ledgers
     """Its own: turns must not keep a heartbeat waiting."""
     _clock: SharedClock
@@ -116,7 +109,7 @@ class Membership:
         if hasattr(self, "_thread"):
             self._thread.join()
         try:
-            self._database.write_blocking(nodes.leave, self.identity.name, self._epoch)
+            self._database.write_blocking(nodes.leave, self.name, self._epoch)
         except (AgentmemError, OSError) as error:
             event(log, "the cluster was left without a word", logging.WARNING, error=str(error))
 
@@ -167,7 +160,11 @@ class Membership:
 
     @property
     def name(self) -> str:
-        return self.identity.name
+        return self._said.name
+
+    @property
+    def cluster_id(self) -> str:
+        return self._cluster_id
 
     def others(self) -> Set[str]:
         return {each.name for each in self._there()} - {self.name}
@@ -242,9 +239,8 @@ class Membership:
 
     def _beat(self) -> Beat:
         began, now = time.clock_gettime(BOOT_CLOCK), time.monotonic()
-        who = self.identity
         followed = self._followed() if self._reconciled else 0
-        said = Said(who.name, who.directory, who.address, followed, self._encoded(now))
+        said = self._said._replace(followed=followed, report=self._encoded(now))
         beat = self._database.write_blocking(nodes.beat, said, self._epoch)
         if beat.rejoined and self._epoch:
             self._reconciled, self._rejoins = False, self._rejoins + 1
@@ -261,7 +257,7 @@ class Membership:
         before = None if rejoined or self._claimed is None else self._claimed
         begun, ended = running - (before or frozenset()), None if before is None else before - running
         if begun or ended or ended is None:
-            self._database.write_blocking(nodes.claim, self.identity.name, sorted(begun), ended and sorted(ended))
+            self._database.write_blocking(nodes.claim, self.name, sorted(begun), ended and sorted(ended))
         self._claimed = running
 
     def _encoded(self, now: float) -> bytes:
@@ -273,7 +269,7 @@ class Membership:
             draining=report.draining,
             load=report.load,
             models=report.models,
-            version=self.identity.version,
+            version=_VERSION,
             objects=self._objects,
             holders=self._holders(),
         )

@@ -36,13 +36,13 @@ class Node(NamedTuple):
 
 
 class Said(NamedTuple):
-    """`followed` is the last change of KV that files have followed."""
+    """`directory` is the data directory's name; files have followed changes of KV up to `followed`."""
 
     name: str
     directory: str
     address: str
-    followed: int
-    report: bytes
+    followed: int = 0
+    report: bytes = b""
 
 
 class NameTaken(Exception):

@@ -29,7 +29,7 @@ class ClusterServicer(cluster_pb2_grpc.ClusterServiceServicer):
         report = Report(request.ready, request.draining, request.load, tuple(request.models), running, time.monotonic())
         self._membership.report(report)
         return pb.SyncNodeResponse(
-            name=self._membership.identity.name,
+            name=self._membership.name,
             cluster_id=self._membership.cluster_id,
             nodes=self._membership.nodes(),
             keys_version=self._membership.keys_version,  # no older than leases of the nodes

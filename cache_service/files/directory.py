@@ -11,6 +11,8 @@
 No name here comes from a caller's text.
 """
 
+import errno
+import fcntl
 import math
 import os
 import secrets
@@ -24,7 +26,6 @@ from pathlib import Path
 from agentmem import layout
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.layout import ForeignDirectory
-from cache_service.files.directory_lock import DirectoryLock
 from cache_service.files.disk import Removal, open_private, sync_directory
 
 SUFFIX = ".safetensors"
@@ -128,6 +129,28 @@ class DataDirectory:
                             yield FileName(kind, bytes.fromhex(file.removesuffix(SUFFIX)))
 
 
+class DirectoryLock:
+    """A store's, or a command's."""
+
+    def __init__(self, root: Path, *, creates: bool = True) -> None:
+        """Raises BlockingIOError where another holds it."""
+        self._held: int | None = None
+        try:
+            self._held = _opened(root / "lock", creates)
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            if not root.is_dir():
+                raise
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+
 class Probe:
     """This process's random name, and its file."""
 
@@ -142,7 +165,7 @@ class Probe:
 
 
 def is_disposable(path: Path) -> bool:
-    """Return whether this is a regular file where only we put files."""
+    """Return whether this is a regular file of ours."""
     return path.name.endswith(SUFFIX) and stat.S_ISREG(path.lstat().st_mode)
 
 
@@ -162,3 +185,15 @@ def _make_private(folder: Path) -> None:
     folder.chmod(0o700)
     if created:
         sync_directory(folder.parent)
+
+
+def _opened(path: Path, creates: bool) -> int:
+    """A read-only disk's is opened for reading, which is enough."""
+    if creates:
+        with suppress(PermissionError):
+            try:
+                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

@@ -8,7 +8,6 @@ from agentmem.kv.ledger import Version
 from agentmem.v1 import types_pb2
 from agentmem.validation import NEVER, AgentKey, IdleTimes
 from cache_service.connection import Connection, ask, differences, insert
-from cache_service.files.holding import Warmth
 from cache_service.ledger import kv_changes, object_references
 from cache_service.ledger import segments as ledger
 from cache_service.ledger.clock import Moment
@@ -36,19 +35,29 @@ class State(NamedTuple):
     conversation: Conversation = NO_CONVERSATION
     context_policy: int = 0
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of agents and of snapshots."""
+        return {
+            "version": self.version.number,
+            "revision": self.version.revision,
+            "head_segment": self.head.segment,
+            "tokens": self.head.tokens,
+            "text_bytes": self.head.text_bytes,
+            "turns": self.head.turns,
+            "messages": self.conversation.messages,
+            "message_hash": self.conversation.message_hash,
+        }
+
 
 class Agent(NamedTuple):
-    """Times are nanoseconds, since 1970 or the last use. `with_warmth` adds what the ledger does not know."""
+    """Times are nanoseconds, since 1970 or the last use."""
 
     key: AgentKey
     version: Version
     tokens: int
     turns: int
     text_bytes: int
-    warm_bytes: int
-    warm_files: int
-    blocks: int
-    warm_tokens: int
     remote: int
     """1 if some of its KV is in the object store, else 0."""
     created: int
@@ -61,10 +70,6 @@ class Agent(NamedTuple):
     forked_from: str | None = None
     """While that exists."""
     forked_version: int | None = None
-
-    def with_warmth(self, warmth: Warmth) -> "Agent":
-        size, files, blocks, tokens = warmth
-        return self._replace(warm_bytes=size, warm_files=files, blocks=blocks, warm_tokens=tokens)
 
 
 def ask_state(connection: Connection, key: AgentKey) -> Callable[[], Any]:
@@ -188,7 +193,7 @@ _FORGET_SOURCE = "UPDATE agents SET forked_uid = NULL, forked_version = NULL WHE
 _PAGE = (
     "WITH page AS MATERIALIZED (SELECT * FROM agents AS a WHERE {condition} ORDER BY a.agent_id, a.model_id LIMIT ?)"
     " SELECT page.namespace, page.agent_id, page.model_id, page.uid, version, revision, tokens, turns,"
-    " text_bytes, 0, 0, 0, 0, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
+    " text_bytes, EXISTS (SELECT 1 FROM object_refs AS r JOIN objects AS o USING (kind, chain_hash)"
     " WHERE r.uid = page.uid AND r.last_version IS NULL AND o.present = 1),"
     " page.created, updated, pinned, ttl, delete_after, context_policy,"
     " (SELECT s.template_time FROM segments AS s WHERE s.id = page.head_segment),"
@@ -198,17 +203,8 @@ _PAGE = (
 
 
 def _columns(version: Version, head: Head, conversation: Conversation, now: Moment) -> dict[str, Any]:
-    return {
-        "version": version.number,
-        "revision": version.revision,
-        "head_segment": head.segment,
-        "tokens": head.tokens,
-        "text_bytes": head.text_bytes,
-        "turns": head.turns,
-        **conversation._asdict(),
-        "updated": now.wall,
-        "used": now.used,
-    }
+    columns = State(version, head, conversation).columns
+    return {**columns, "label": conversation.label, "updated": now.wall, "used": now.used}
 
 
 def _matching(key: AgentKey) -> tuple[str, list[str]]:

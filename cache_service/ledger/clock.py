@@ -9,9 +9,10 @@ import ctypes
 import sqlite3
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from cache_service.ledger.database import Database
 
@@ -75,20 +76,21 @@ def read() -> Reading:
     return Reading(_BOOT, time.clock_gettime_ns(BOOT_CLOCK), time.time_ns())
 
 
-class LedgerClock(Protocol):
+class LedgerClock(ABC):
     """`advance` on one thread, all else on any."""
 
     def time(self) -> int:
         """Return nanoseconds since about 1970, which never go back."""
+        return self.now().used
 
-    def now(self) -> Moment:
-        """Return this moment."""
+    @abstractmethod
+    def now(self) -> Moment: ...
 
-    def advance(self) -> None:
+    def advance(self) -> None:  # noqa: B027 - heartbeats move a cluster's
         """Call it every few seconds."""
 
 
-class Clock:
+class Clock(LedgerClock):
     def __init__(self, database: Database, read: Callable[[], Reading] = read) -> None:
         """Continue from the last process. Blocks. Raises a write's errors."""
         self._read = read
@@ -96,9 +98,6 @@ class Clock:
         self._time: Time = database.write_blocking(self._begin)
         self._kept: Time | None = self._time
         database.before_commit.append(self._keep)
-
-    def time(self) -> int:
-        return self.now().used
 
     def now(self) -> Moment:
         known, found = self._time, self._read()

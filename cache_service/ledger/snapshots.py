@@ -110,19 +110,6 @@ def _snapshot(row: tuple[Any, ...]) -> Snapshot:
 
 def _add(connection: Connection, state: State, name: str, *, automatic: bool, now: Moment) -> Snapshot:
     uid = state.version.uid
-    row = {
-        "uid": uid,
-        "name": name,
-        "version": state.version.number,
-        "revision": state.version.revision,
-        "head_segment": state.head.segment,
-        "tokens": state.head.tokens,
-        "text_bytes": state.head.text_bytes,
-        "turns": state.head.turns,
-        "messages": state.conversation.messages,
-        "message_hash": state.conversation.message_hash,
-        "automatic": automatic,
-        "created": now.wall,
-    }
+    row = {"uid": uid, "name": name, **state.columns, "automatic": automatic, "created": now.wall}
     insert(connection, "snapshots", row)
     return existing(connection, uid, name)

@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from agentmem.kv.blockfile import FileName
@@ -12,20 +11,8 @@ from cache_service.files.directory import DataDirectory
 from cache_service.ledger import schema, segments
 from cache_service.offline import database, files, ledgers
 from cache_service.offline.database import alone, reading, writing
-from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.findings import CannotCheck, Checked, Finding
 from cache_service.tiers import quotas
-
-
-@dataclass(frozen=True)
-class Checked:
-    findings: list[Finding]
-    mended: list[Finding]
-    agents: int
-    published: int
-
-    @property
-    def is_clean(self) -> bool:
-        return len(self.findings) == len(self.mended)
 
 
 def check(root: Path, repair: bool = False) -> Checked:
@@ -52,7 +39,7 @@ def check(root: Path, repair: bool = False) -> Checked:
             unreadable = unusable_warm(directory)
             if not unreadable:
                 with reading(directory.warm_database) as warm:
-                    unreadable = _damage(warm)
+                    unreadable = "".join(f"is damaged ({each})" for each in database.damages(warm)[:1])
             if unreadable:
                 consequence = "files of KV cannot be checked"
                 where, advice = directory.warm_database.name, "start the store, which makes it anew"
@@ -103,12 +90,3 @@ def unusable_warm(directory: DataDirectory) -> str:
     if page.user_version != warm_database.VERSION:
         return f"is of version {page.user_version}, where this program reads {warm_database.VERSION}"
     return ""
-
-
-def _damage(warm: sqlite3.Connection) -> str:
-    """Return what SQLite finds, or "". Reads all of it."""
-    try:
-        problem = str(warm.execute("PRAGMA integrity_check(1)").fetchone()[0])
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        problem = str(error)
-    return "" if problem == "ok" else f"is damaged ({' '.join(problem.split())})"

@@ -6,18 +6,18 @@ Exit status: 0, all is well; 1, findings that are not mended, or losses; 2, it c
 import os
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from agentmem.console import Mistake, json_option, write_json
 from agentmem.words import printable
-from cache_service.offline.check import Checked, check
+from cache_service.offline.check import check
 from cache_service.offline.database import alone, find, writing
-from cache_service.offline.findings import CannotCheck, Finding
+from cache_service.offline.findings import CannotCheck, Checked
 from cache_service.offline.recover import Recovered, recover
 from cache_service.offline.states import RecoveredAgent
 from cache_service.offline.usage import Usage, usage
@@ -50,12 +50,7 @@ def check_command(directory: Path, repair: bool, as_json: bool) -> None:
 
     Exit status 0: clean, or all mended; 1: there are findings; 2: DIR cannot be checked.
     """
-    checked = check(directory.expanduser(), repair)
-    if as_json:
-        write_json(_check_dict(checked))
-    else:
-        _write_check(checked, repair)
-    sys.exit(0 if checked.is_clean else 1)
+    tell(check(directory.expanduser(), repair), as_json, "" if repair else "--repair")
 
 
 @main.command("du")
@@ -108,41 +103,38 @@ def _abandon(root: Path) -> tuple[str, int]:
         raise CannotCheck(f"cannot change {directory.database}: {error}") from error
 
 
-def _check_dict(checked: Checked) -> dict[str, Any]:
-    counts = {"agents": checked.agents, "files": checked.published}
-    findings = [finding_dict(each, each in checked.mended) for each in checked.findings]
-    return {"clean": checked.is_clean, **counts, "findings": findings}
+def tell(checked: Checked, as_json: bool, mends: str) -> NoReturn:
+    """Write what was found, and exit. `mends` is the option that would mend, unless it was given."""
+    counts = {"agents": checked.agents} | ({} if checked.published is None else {"files": checked.published})
+    if as_json:
+        findings = [
+            {name: printable(getattr(finding, name)) for name in _TEXTS}
+            | {"agents": list(finding.agents), "repairable": finding.mendable, "repaired": finding in checked.mended}
+            for finding in checked.findings
+        ]
+        write_json({"clean": checked.is_clean, **counts, "findings": findings})
+    else:
+        _write_checked(checked, counts, mends)
+    sys.exit(0 if checked.is_clean else 1)
 
 
-def finding_dict(finding: Finding, repaired: bool) -> dict[str, Any]:
-    texts = {name: printable(getattr(finding, name)) for name in _TEXTS}
-    return {**texts, "agents": list(finding.agents), "repairable": finding.mendable, "repaired": repaired}
-
-
-def _with_agents(found: Usage | Recovered) -> dict[str, Any]:
-    agents = [{**agent.key._asdict(), **asdict(agent)} for agent in found.agents]
-    return {**asdict(found), "agents": [{name: each[name] for name in each if name != "key"} for each in agents]}
-
-
-def write_findings(findings: Sequence[Finding], mended: Sequence[Finding]) -> None:
-    for finding in findings:
-        state = "mended" if finding in mended else "found"
+def _write_checked(checked: Checked, counts: Mapping[str, int], mends: str) -> None:
+    for finding in checked.findings:
+        state = "mended" if finding in checked.mended else "found"
         click.echo(printable(f"{state}: {finding.what}: {finding.where}: {finding.problem}"))
         if finding.agents:
             click.echo(printable(f"    agents: {', '.join(finding.agents)}"))
         click.echo(printable(f"    consequence: {finding.consequence}"))
         click.echo(printable(f"    repair: {finding.repair}"))
+    counted = ", ".join(f"{count} {what}" for what, count in counts.items())
+    click.echo(f"{counted}: {len(checked.findings)} findings, {len(checked.mended)} mended")
+    if mends and not checked.is_clean and any(finding.mendable for finding in checked.findings):
+        click.echo(f"{mends} mends what can be mended")
 
 
-def _write_check(checked: Checked, repair: bool) -> None:
-    write_findings(checked.findings, checked.mended)
-    left = len(checked.findings) - len(checked.mended)
-    click.echo(
-        f"{checked.agents} agents, {checked.published} files:"
-        f" {len(checked.findings)} findings, {len(checked.mended)} mended"
-    )
-    if left and not repair and any(finding.mendable for finding in checked.findings):
-        click.echo("--repair mends what can be mended")
+def _with_agents(found: Usage | Recovered) -> dict[str, Any]:
+    agents = [{**agent.key._asdict(), **asdict(agent)} for agent in found.agents]
+    return {**asdict(found), "agents": [{name: each[name] for name in each if name != "key"} for each in agents]}
 
 
 def _write_usage(found: Usage) -> None:

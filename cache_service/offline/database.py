@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from cache_service.files.directory import DataDirectory
-from cache_service.files.directory_lock import DirectoryLock
+from cache_service.files.directory import DataDirectory, DirectoryLock
 from cache_service.ledger import schema
 from cache_service.offline.findings import CannotCheck, Finding, Report
 
@@ -197,19 +196,24 @@ def lost_recovery(path: Path) -> str:
 def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
     """Report what SQLite finds; return whether the tables can be trusted."""
     consequence = "the store refuses to start; ledgers on the damaged pages are lost"
-    try:
-        problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_MOST})")]
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        problems = [str(error)]
-    if problems != ["ok"]:
-        for problem in problems:
-            report(Finding("database", path.name, " ".join(problem.split()), consequence, recovery(path)))
+    if damage := damages(connection):
+        for problem in damage:
+            report(Finding("database", path.name, problem, consequence, recovery(path)))
         return False
     dangling = connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST)
     for table, row, parent, _ in dangling:
         where, problem = f"{path.name}, table {table}, row {row}", f"refers to a row of {parent} that does not exist"
         report(Finding("database", where, problem, "what the row stands for cannot be read", recovery(path)))
     return True
+
+
+def damages(connection: sqlite3.Connection) -> list[str]:
+    """Return what SQLite finds."""
+    try:
+        found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_MOST})")]
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        found = [str(error)]
+    return [] if found == ["ok"] else [" ".join(each.split()) for each in found]
 
 
 def _beside_files(directory: DataDirectory, what: str) -> str:

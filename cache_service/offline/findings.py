@@ -18,6 +18,20 @@ class Finding:
     mendable: bool = False
 
 
+@dataclass(frozen=True)
+class Checked:
+    """`published` counts files; None: of a cluster, which has none."""
+
+    findings: list[Finding]
+    mended: list[Finding]
+    agents: int
+    published: int | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        return len(self.findings) == len(self.mended)
+
+
 Report = Callable[[Finding], None]
 
 

@@ -94,7 +94,8 @@ def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
     """Return whether something was unreadable or damaged."""
-    columns = [row[1] for row in target.execute(f"PRAGMA table_info({table})")]
+    new, old = ([row[1] for row in each.execute(f"PRAGMA table_info({table})")] for each in (target, source))
+    columns = [name for name in new if name in old]  # an older schema's; the others have defaults
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     damaged = False
     for values in salvaged(source, table, columns):

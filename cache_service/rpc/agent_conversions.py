@@ -6,23 +6,25 @@ from collections.abc import Iterator
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
 from agentmem.validation import AgentKey, check_text
+from cache_service.files.holding import Warmth
 from cache_service.ledger.agents import Agent
 from cache_service.ledger.history import Entry
 from cache_service.ledger.snapshots import Snapshot
 
 
-def agent_message(agent: Agent) -> agent_pb2.Agent:
+def agent_message(agent: Agent, warmth: Warmth) -> agent_pb2.Agent:
     """The worker overrides the tier of what it holds in memory."""
+    tier = types_pb2.TIER_REMOTE if agent.remote else types_pb2.TIER_NONE
     message = agent_pb2.Agent(
         key=agent.key.to_proto(),
         version=agent.version.to_proto(),
         tokens=agent.tokens,
         turns=agent.turns,
         text_bytes=agent.text_bytes,
-        warm_bytes=agent.warm_bytes,
-        blocks=agent.blocks,
-        warm_tokens=agent.warm_tokens,
-        tier=_tier(agent),
+        warm_bytes=warmth.bytes,
+        blocks=warmth.blocks,
+        warm_tokens=warmth.tokens,
+        tier=types_pb2.TIER_WARM if warmth.files else tier,
         pinned=bool(agent.pinned),
         context_policy=types_pb2.ContextPolicy.ValueType(agent.context_policy),
         template_time=agent.template_time,
@@ -111,9 +113,3 @@ def agent_filter(request: agent_pb2.ListAgentsRequest) -> AgentKey:
         check_text("agent_id", request.agent_id, allow_empty=True),
         check_text("model_id", request.model_id, allow_empty=True),
     )
-
-
-def _tier(agent: Agent) -> types_pb2.Tier.ValueType:
-    if agent.warm_files:
-        return types_pb2.TIER_WARM
-    return types_pb2.TIER_REMOTE if agent.remote else types_pb2.TIER_NONE

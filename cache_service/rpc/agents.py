@@ -213,7 +213,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
 
     async def _messages(self, found: Sequence[Agent]) -> list[pb.Agent]:
         warmth = await self._rows.read(holding.warmth, [agent.version.uid for agent in found])
-        return [agent_message(agent.with_warmth(warmth[agent.version.uid])) for agent in found]
+        return [agent_message(agent, warmth[agent.version.uid]) for agent in found]
 
     async def _erased_everywhere(self, key: AgentKey) -> None:
         """Wait until no node has files of the agent. Raises Unavailable."""

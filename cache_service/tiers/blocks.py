@@ -265,7 +265,11 @@ class BlockStore:
     @_on_thread_of_files
     def _follow_erasure(self) -> None:
         self._rows.follow(erase=True)
-        _check_erased(self._directory.removal.left)
+        if kept := self._directory.removal.left:
+            raise Internal(
+                f"the cache store's disk fails: {kept} files of what was deleted are still on it; they are out of use,"
+                " and deleted as soon as it works again; look at the disk and at the store's log"
+            )
 
     @_on_thread_of_files
     def _keep_limits(self, now: int) -> None:
@@ -359,14 +363,6 @@ class BlockStore:
 
     def _discard(self, publication: Publication) -> None:
         self._directory.removal.remove(staged.path for staged in publication.staged)
-
-
-def _check_erased(kept: int) -> None:
-    if kept:
-        raise Internal(
-            f"the cache store's disk fails: {kept} files of what was deleted are still on it; they are out of use, and"
-            " deleted as soon as it works again; look at the disk and at the store's log"
-        )
 
 
 def _erase(connection: Connection, key: AgentKey) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
 
 from agentmem.errors import AgentmemError
 from agentmem.kv.blockfile import BLOCK_TOKENS, FileKind, FileName
@@ -58,43 +58,31 @@ _COMPARED_AT_ONCE = 500
 _COMPARE_SECONDS = 3600.0
 
 
-class Nodes(Protocol):
+class Nodes:
+    """A single machine, which has no others."""
+
     @property
     def name(self) -> str:
-        """ "" on a single machine."""
+        return ""
 
     @property
     def cluster_id(self) -> str:
-        """ "" on a single machine."""
+        return ""
 
     @property
     def sweeps(self) -> bool:
         """This node deletes objects for all."""
+        return True
 
     def reach_objects(self, reached: bool) -> None:
         """Say whether this node can."""
 
     def others(self) -> Set[str]:
-        """The other nodes that are there."""
-
-    def after_beat(self, call: Callable[[], None]) -> None:
-        """Call it, on a thread, whenever other nodes may have done something."""
-
-
-class Alone:
-    name: Final = ""
-    cluster_id: Final = ""
-    sweeps: Final = True
-
-    def reach_objects(self, reached: bool) -> None:
-        """Nobody else asks."""
-
-    def others(self) -> Set[str]:
-        """None."""
+        """Return the other nodes that are there."""
         return frozenset()
 
     def after_beat(self, call: Callable[[], None]) -> None:
-        """Never."""
+        """Call it, on a thread, whenever other nodes may have done something."""
 
 
 @dataclass(eq=False)

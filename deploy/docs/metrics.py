@@ -13,7 +13,8 @@ from prometheus_client.metrics_core import Metric
 
 from cache_service.cluster.clock import SharedClock
 from cache_service.cluster.ledger import measure
-from cache_service.cluster.membership import Identity, Membership
+from cache_service.cluster.membership import Membership
+from cache_service.cluster.nodes import Said
 from cache_service.cluster.peers import PeerMetrics
 from cache_service.metrics import RemoteCollector, RemoteMetrics
 from cache_service.store import Store
@@ -88,8 +89,7 @@ async def _pages(directory: Path) -> dict[str, list[Row]]:
 
 def _nobody(store: Store) -> Membership:
     """Return the membership of a node that has not joined: its view is empty, and nothing is asked."""
-    identity = Identity(name="", directory="", address="", version="")
-    return Membership(identity, "", store._database, SharedClock(), lambda _: None, lambda: None)
+    return Membership(Said("", "", ""), "", store._database, SharedClock(), lambda _: None, lambda: None)
 
 
 def _rows(registry: CollectorRegistry) -> Iterator[Row]:

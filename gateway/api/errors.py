@@ -36,18 +36,17 @@ _COMMON: Final[_Names] = (
     ("request_id$", "Idempotency-Key"),
     ("memory_mode$", "X-Agent-Memory"),
     (r"(append\.)?messages\.tools_json", "tools"),
+    (r"(append\.)?messages\.template_arguments_json$", "chat_template_kwargs"),
     (r"sampling\.", ""),
 )
 _OPENAI: Final[_Names] = (
     *_COMMON,
     ("json_schema$", "response_format"),
-    (r"messages\.template_arguments_json$", "chat_template_kwargs"),
     (r"messages\.(messages.*?)(_json)?$", r"\1"),
     ("(body|request)$", None),
 )
 _RESPONSES: Final[_Names] = (
     *_COMMON,
-    (r"(append\.)?messages\.template_arguments_json$", "chat_template_kwargs"),
     (r"(messages|append)\b.*", "input"),
     ("max_tokens$", "max_output_tokens"),
     (r"json_schema\b.*", "text.format"),
@@ -56,7 +55,6 @@ _RESPONSES: Final[_Names] = (
 _ANTHROPIC: Final[_Names] = (
     *_COMMON,
     ("label$", "metadata.user_id"),
-    (r"messages\.template_arguments_json$", "chat_template_kwargs"),
     ("json_schema$", "output_config.format.schema"),
     (r"messages\.messages\b.*", "messages"),
     (r"stop(?=$|\[)", "stop_sequences"),

@@ -90,7 +90,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         files = {"--ca": ca, "--client-cert": client_cert, "--client-key": client_key}
         read = [_read(flag, path) if path else None for flag, path in files.items()]
         client = Client(gateway, given_key(key_file), ClientTls(*read) if tls or any(read) else None, as_json)
-        warn_of_clear_text(client.key, gateway, "--tls or --ca FILE", tls=client.tls is not None)
+        warn_of_clear_text(client.key, gateway, tls=client.tls is not None)
         return command(client=client, **given)
 
     return reduce(lambda decorated, option: option(decorated), reversed((_GATEWAY, *CONNECTION)), with_client)
@@ -134,10 +134,10 @@ def asks_for_key(address: str) -> str:
     return f"the gateway at {address} asks for a key; give one in {KEY}, or in a file with --key-file"
 
 
-def warn_of_clear_text(key: str, address: str, instead: str, *, tls: bool) -> None:
-    """Warn if a key goes to another machine in clear text; `instead` are flags to use."""
+def warn_of_clear_text(key: str, address: str, *, tls: bool) -> None:
+    """Warn if a key goes to another machine in clear text."""
     if key and not tls and not is_loopback(parse_address(address).host):
-        click.echo(f"warning: the key goes to {address} in clear text; use {instead}", err=True)
+        click.echo(f"warning: the key goes to {address} in clear text; use --tls or --ca FILE", err=True)
 
 
 def flag_address(flag: str, text: str) -> Address:

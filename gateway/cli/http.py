@@ -73,7 +73,7 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
             except (OSError, ValueError) as error:
                 raise Mistake(f"--ca, --client-cert or --client-key: {error}") from error
         key = given_key(key_file)
-        warn_of_clear_text(key, http, "--tls or --ca FILE", tls=context is not None)
+        warn_of_clear_text(key, http, tls=context is not None)
         return command(door=Door(http, key, context), **options)
 
     return reduce(lambda decorated, option: option(decorated), reversed((_HTTP, *CONNECTION)), with_door)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 from agentmem.console import Mistake
 from gateway.edge import key_file
@@ -15,18 +15,73 @@ from gateway.edge.keys import ApiKey
 Keys = dict[str, ApiKey]
 
 
-class Place(Protocol):
-    """A place of keys. Methods raise Mistake and FileError."""
+@dataclass(frozen=True)
+class InFile:
+    """The file of one or several gateways. Methods raise Mistake and FileError."""
+
+    delay: ClassVar[str] = "gateways with this file refuse it from the next request on"
+    """When a change takes effect, in words."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     def read(self) -> Keys:
         """Return the keys by id."""
+        return key_file.read(self.path)[0]
 
     def change(self, edit: Callable[[Keys], object]) -> None:
-        """Write the keys that `edit` makes of the present ones. It may be called several times."""
+        """Write the keys that `edit` makes of the present ones."""
+        with key_file.changing(self.path) as known:
+            edit(known)
 
-    @property
-    def delay(self) -> str:
-        """When a change takes effect, in words."""
+
+@dataclass(frozen=True)
+class InCluster:
+    """A cluster's database, reached by a process of the store's, since services never import each other.
+
+    Hashes go through a pipe, and the URL through the environment. `arguments` are its options. Methods raise as
+    InFile's.
+    """
+
+    delay: ClassVar[str] = (
+        "nodes refuse it within two seconds; one that is cut off from the database refuses all after ten"
+    )
+
+    url: str
+    arguments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "the cluster's database"
+
+    def read(self) -> Keys:
+        return self._get()[1]
+
+    def change(self, edit: Callable[[Keys], object]) -> None:
+        """`edit` may be called several times."""
+        while True:
+            version, known = self._get()
+            edit(known)
+            if self._run("put", version, given=key_file.render(known.values())) == "1\n":
+                return
+
+    def _get(self) -> tuple[str, Keys]:
+        version, _, text = self._run("get").partition("\n")
+        return version, key_file.parse(Path(str(self)), text) if text else {}
+
+    def _run(self, *what: str, given: str = "") -> str:
+        command = [sys.executable, "-m", "cache_service.cluster.offline.commands", "keys", *what, *self.arguments]
+        environment = {**os.environ, "AGENTMEM_UP_CLUSTER": self.url, "PYTHONUTF8": "1"}
+        ended = subprocess.run(
+            command, input=given, capture_output=True, encoding="utf-8", check=False, env=environment
+        )
+        if ended.returncode:
+            raise Mistake(ended.stderr.strip().removeprefix("Error: "))
+        return ended.stdout
+
+
+Place = InFile | InCluster
 
 
 def add(place: Place, keys: Iterable[ApiKey]) -> int:
@@ -42,66 +97,3 @@ def add(place: Place, keys: Iterable[ApiKey]) -> int:
 
     place.change(edit)
     return len(new)
-
-
-@dataclass(frozen=True)
-class InFile:
-    """The file of one or several gateways."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def read(self) -> Keys:
-        return key_file.read(self.path)[0]
-
-    def change(self, edit: Callable[[Keys], object]) -> None:
-        with key_file.changing(self.path) as known:
-            edit(known)
-
-    @property
-    def delay(self) -> str:
-        return "gateways with this file refuse it from the next request on"
-
-
-@dataclass(frozen=True)
-class InCluster:
-    """A cluster's database, reached by a process of the store's, since services never import each other.
-
-    Hashes go through a pipe, and the URL through the environment. `arguments` are its options.
-    """
-
-    url: str
-    arguments: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "the cluster's database"
-
-    def read(self) -> Keys:
-        return self._get()[1]
-
-    def change(self, edit: Callable[[Keys], object]) -> None:
-        while True:
-            version, known = self._get()
-            edit(known)
-            if self._run("put", version, given=key_file.render(known.values())) == "1\n":
-                return
-
-    @property
-    def delay(self) -> str:
-        return "nodes refuse it within two seconds; one that is cut off from the database refuses all after ten"
-
-    def _get(self) -> tuple[str, Keys]:
-        version, _, text = self._run("get").partition("\n")
-        return version, key_file.parse(Path(str(self)), text) if text else {}
-
-    def _run(self, *what: str, given: str = "") -> str:
-        command = [sys.executable, "-m", "cache_service.cluster.offline.commands", "keys", *what, *self.arguments]
-        environment = {**os.environ, "AGENTMEM_UP_CLUSTER": self.url, "PYTHONUTF8": "1"}
-        ended = subprocess.run(
-            command, input=given, capture_output=True, encoding="utf-8", check=False, env=environment
-        )
-        if ended.returncode:
-            raise Mistake(ended.stderr.strip().removeprefix("Error: "))
-        return ended.stdout

@@ -25,12 +25,16 @@ _UNITS = {"min": "minutes", "h": "hours", "d": "days"}
 
 
 def _kept(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of the place, as the parameter `place`."""
+    """Add the options of the place, as the parameter `place`, and tell of what is wrong there as a Mistake."""
 
     @wraps(command)
     def placed(path: Path | None, data: Path, cluster: str, survives: str, schema: str, **given: Any) -> None:
         there = InCluster(cluster, (f"--cluster-survives={survives}", f"--schema={schema}"))
-        command(place=_place(path, data, there), **given)
+        place = _place(path, data, there)
+        try:
+            command(place=place, **given)
+        except (AgentmemError, FileError) as error:
+            raise Mistake(str(error)) from error
 
     text = "The cluster's PostgreSQL, for keys that all nodes with --cluster-keys know, in the place of a file"
     return _keys_option(_data_option(cluster_options(placed, text, required=False)))
@@ -71,13 +75,9 @@ def keys() -> None:
 def create(namespace: str, label: str, expires: str | None, place: Place, as_json: bool, **limits: Any) -> None:
     """Make a key and write it to standard output, only this once: a hash of it is kept."""
     now = datetime.now(UTC).replace(microsecond=0)
-    try:
-        key, shown = new(
-            namespace, now, label=printable(label), expires=moment(expires, now) if expires else None, **limits
-        )
-        add(place, [key])
-    except (AgentmemError, FileError) as error:
-        raise Mistake(str(error)) from error
+    ends = moment(expires, now) if expires else None
+    key, shown = new(namespace, now, label=printable(label), expires=ends, **limits)
+    add(place, [key])
     if as_json:
         write_json({"key": str(shown), **as_dict(key, now)})
         return
@@ -92,11 +92,7 @@ def create(namespace: str, label: str, expires: str | None, place: Place, as_jso
 @json_option
 def list_keys(place: Place, as_json: bool) -> None:
     """List the keys, without their secrets."""
-    now = datetime.now(UTC)
-    try:
-        known = place.read().values()
-    except FileError as error:
-        raise Mistake(str(error)) from error
+    now, known = datetime.now(UTC), place.read().values()
     if as_json:
         write_json([as_dict(key, now) for key in known])
         return
@@ -122,12 +118,9 @@ def keys_table(known: Iterable[ApiKey], now: datetime) -> Table:
 @_kept
 def revoke(key_id: str, place: Place) -> None:
     """Revoke the key of this id. Gateways refuse it from then on, and end what it has running."""
-    try:
-        if key_id not in place.read():
-            raise click.ClickException(f"{place} has no key {printable(key_id)}; `agentmem keys list` lists them")
-        place.change(lambda known: known.pop(key_id, None))
-    except FileError as error:
-        raise Mistake(str(error)) from error
+    if key_id not in place.read():
+        raise click.ClickException(f"{place} has no key {printable(key_id)}; `agentmem keys list` lists them")
+    place.change(lambda known: known.pop(key_id, None))
     click.echo(f"revoked {key_id}: {place.delay}")
 
 
@@ -140,11 +133,8 @@ def import_keys(file: Path, place: Place) -> None:
     All or none: nothing is added if another key has the same id. Existing keys stay, and keys that were revoked
     there since the last import come back. FILE does not change.
     """
-    try:
-        known = key_file.read(file)[0].values()
-        added = add(place, known)
-    except FileError as error:
-        raise Mistake(str(error)) from error
+    known = key_file.read(file)[0].values()
+    added = add(place, known)
     click.echo(f"{added} of {len(known)} keys are new in {place}")
 
 

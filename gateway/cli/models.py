@@ -57,7 +57,11 @@ def models() -> None:
 @client_options
 def list_models(client: Client) -> None:
     """List the registered models, the default first."""
-    found = client.ask(registered)
+
+    async def question(agentmem: AsyncClient) -> list[model_pb2.Model]:
+        return [model.raw async for model in agentmem.models.list()]
+
+    found = client.ask(question)
     client.show(list(map(to_json, found)), Group(models_table(found), *map(Text, errors_of(found))))
 
 
@@ -113,10 +117,6 @@ def unload(client: Client, name: str) -> None:
         waiting.stop()
     unloaded = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
     client.show({"model_id": name, "freed_bytes": freed}, f"{printable(name)} {unloaded}")
-
-
-async def registered(agentmem: AsyncClient) -> list[model_pb2.Model]:
-    return [model.raw async for model in agentmem.models.list()]
 
 
 @contextmanager
@@ -178,23 +178,17 @@ def errors_of(found: Sequence[model_pb2.Model]) -> Iterator[str]:
             yield f"{printable(model.model_id)}: {printable(model.error)}"
 
 
-def _standing(model: model_pb2.Model) -> Iterator[str]:
+def _notes(model: model_pb2.Model) -> Iterator[str]:
     if model.is_default:
         yield "default"
     if model.pinned:
         yield "pinned"
     if model.HasField("ttl"):
         yield f"unloaded after {model.ttl.ToTimedelta().total_seconds():g} idle seconds"
-
-
-def _notes(model: model_pb2.Model) -> Iterator[str]:
-    yield from _standing(model)
     if "+" in model.model_id or model.adapter:
         yield "adapter"
-    if model.kv_bits_measured and not _is_good(model):
+    if model.kv_bits_measured and not any(
+        each.good for each in model.kv_bits_measured if each.kv_bits == model.kv_bits
+    ):
         best = model.recommended_kv_bits
         yield f'kv_bits = "{best}" recommended' if best else "loses quality with quantized KV"
-
-
-def _is_good(model: model_pb2.Model) -> bool:
-    return any(found.good for found in model.kv_bits_measured if found.kv_bits == model.kv_bits)

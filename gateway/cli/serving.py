@@ -72,7 +72,7 @@ def load(client: Client, name: str, given: str) -> None:
         try:
             if not client.as_json and not shows:
                 note(f"loading {name}…")
-            with progress(name, as_json=False) if shows else nullcontext(_unseen) as report:
+            with progress(name, as_json=False) if shows else nullcontext(lambda *_: None) as report:
                 async for step in agentmem.models.loading(name):
                     report(step.stage, step.progress)
         except errors.PermissionDenied:
@@ -85,7 +85,3 @@ def load(client: Client, name: str, given: str) -> None:
 def note(text: str) -> None:
     """Write a line beside the conversation."""
     click.secho(printable(text), dim=True, err=True)
-
-
-def _unseen(_stage: str, _share: float) -> None:
-    pass

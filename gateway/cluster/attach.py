@@ -1,11 +1,9 @@
 """A node of a cluster, where settings name one, and GET /v1/cluster."""
 
-from dataclasses import dataclass
-
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from gateway.api.contract_json import to_json
 from gateway.cluster.keys import ClusterKeys
@@ -25,19 +23,13 @@ def attach(parts: Parts) -> None:
         node = Node(parts, metrics, keys)
         parts.worker, parts.keys, parts.cluster = node.worker, keys, node
         parts.extensions.append(node)
-    parts.routes.append(Route("/v1/cluster", ClusterEndpoint(node), methods=["GET"]))
 
-
-@dataclass(frozen=True)
-class ClusterEndpoint:
-    """Without a `node` the gateway is of no cluster."""
-
-    node: Node | None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def nodes(_: Request) -> JSONResponse:
         require_admin(caller())
-        if self.node is None:
+        if node is None:
             raise HTTPException(404, "this gateway is of no cluster; `agentmem up --cluster` starts a node of one")
-        nodes = [to_json(node) for node in self.node.nodes()]
-        answer = JSONResponse({"cluster_id": self.node.cluster_id, "node": self.node.name, "nodes": nodes})
-        await answer(scope, receive, send)
+        known = node.membership
+        listed = [to_json(each) for each in known.report()]
+        return JSONResponse({"cluster_id": known.cluster_id, "node": known.own, "nodes": listed})
+
+    parts.routes.append(Route("/v1/cluster", nodes, methods=["GET"]))

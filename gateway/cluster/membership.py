@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Final, NamedTuple
 
 import grpc
@@ -33,8 +32,6 @@ LOCATE_SECONDS: Final = 1.0
 
 _ALMOST_SECONDS: Final = 2.0
 """Before a lease ends, as it is known here."""
-
-VERSION: Final = version("agentmem")
 
 
 class _Sent(NamedTuple):
@@ -244,12 +241,11 @@ class Membership:
                     break
         except errors.AgentmemError:
             return
-        self._served = [_node_model(model) for model in found]
-
-
-def _node_model(model: model_pb2.Model) -> cluster_pb2.NodeModel:
-    loaded = model.state == model_pb2.MODEL_STATE_LOADED
-    return cluster_pb2.NodeModel(model_id=model.model_id, fingerprint=model.fingerprint, loaded=loaded)
+        loaded = model_pb2.MODEL_STATE_LOADED
+        self._served = [
+            cluster_pb2.NodeModel(model_id=each.model_id, fingerprint=each.fingerprint, loaded=each.state == loaded)
+            for each in found
+        ]
 
 
 def _is_valid(key: AgentKey) -> bool:

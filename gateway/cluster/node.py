@@ -7,7 +7,6 @@ from typing import Any
 
 from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
 from agentmem.process.sockets import parse_address
-from agentmem.v1 import cluster_pb2
 from gateway.cluster.door import node_door
 from gateway.cluster.keys import ClusterKeys
 from gateway.cluster.membership import Membership
@@ -29,58 +28,48 @@ class Node(Extension):
         self._parts = parts
         local = ChannelWorker(worker)
         self._memory = StaleMemory(ChannelWorker(store), local, settings.node)
-        self._membership = Membership(store, local, settings.node, self._own_unready, metrics, self._memory, keys)
+        self.membership = Membership(
+            store, local, settings.node, lambda: parts.peers.unready, metrics, self._memory, keys
+        )
         self._others = ChannelsByAddress(partial(connect, tls=tls.client(), options=NODE_OPTIONS))
-        self._placement = Placement(self._membership, local, self._others, metrics)
+        self._placement = Placement(self.membership, local, self._others, metrics)
         self.worker = RoutedWorker(self._placement)
         """For HTTP and gRPC, instead of this node's."""
         self._address = settings.node_address
         self._door = partial(
-            node_door, self._address, tls.server(), worker, store, self._membership, lambda: self.unready
+            node_door, self._address, tls.server(), worker, store, self.membership, lambda: self.unready
         )
-        self.name = settings.node
-        metrics.cluster_age.set_function(lambda: self._membership.age)
+        metrics.cluster_age.set_function(lambda: self.membership.age)
 
     @property
     def unready(self) -> str:
         """Why this node takes no turns."""
-        if self._membership.draining:
+        if self.membership.draining:
             return "this node is leaving the cluster"
-        return self._own_unready() or self._membership.problem
-
-    def _own_unready(self) -> str:
-        return self._parts.peers.unready
-
-    @property
-    def cluster_id(self) -> str:
-        """Empty before the store said it."""
-        return self._membership.cluster_id
-
-    def nodes(self) -> list[cluster_pb2.Node]:
-        return self._membership.report()
+        return self._parts.peers.unready or self.membership.problem
 
     async def start(self) -> Mapping[str, str]:
         """Listen for other nodes, then join."""
         self.door = self._door()
         await self.door.start()
         await self.door.set_serving(True)
-        await self._membership.sync()
-        self._watching = asyncio.create_task(self._membership.watch(self._parts.judge))
+        await self.membership.sync()
+        self._watching = asyncio.create_task(self.membership.watch(self._parts.judge))
         return {"node": str(parse_address(self._address)._replace(port=self.door.port))}
 
     def tasks(self) -> set[asyncio.Task[Any]]:
         return {self._watching}
 
     def worker_changed(self) -> None:
-        self._membership.wake()
+        self.membership.wake()
 
     async def leave(self) -> None:
-        await self._membership.leave()
+        await self.membership.leave()
 
     async def stop(self, grace: float) -> None:
         """Let calls of other nodes end within `grace`."""
         await self.door.stop(grace)
-        self._membership.stop()
+        self.membership.stop()
         await asyncio.wait({self._watching})
         await self._memory.close()
 

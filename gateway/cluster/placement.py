@@ -28,48 +28,40 @@ class Placement:
     ) -> None:
         self.local = local
         self.metrics = metrics
+        self._own = membership.own
         self._membership = membership
         self._others = others
         self._random = Random()
-
-    @property
-    def own(self) -> str:
-        return self._membership.own
 
     async def route(self, key: AgentKey) -> Route:
         """Return at most MOST_NODES for a call about an agent, or a turn without one."""
         nodes = self._membership.nodes()
         if not key.agent_id:
-            route = for_anyone(key.model_id, nodes, self.own, self._random)
+            route = for_anyone(key.model_id, nodes, self._own, self._random)
         else:
             alone = sum(node.ready for node in nodes) < 2
-            route = candidates(key, nodes, Located() if alone else await self._membership.locate(key), self.own)
+            route = candidates(key, nodes, Located() if alone else await self._membership.locate(key), self._own)
         return Route(route.nodes[:MOST_NODES], route.reason)
 
     def live(self) -> list[str]:
         """Return this node and all others whose lease has not ended."""
         names = [node.name for node in self._membership.nodes() if self._membership.alive(node.name)]
-        return [self.own, *(name for name in names if name != self.own)]
+        return [self._own, *(name for name in names if name != self._own)]
 
     def others(self) -> list[str]:
         """Return the ready nodes besides this one."""
-        return [node.name for node in self._membership.nodes() if node.ready and node.name != self.own]
+        return [node.name for node in self._membership.nodes() if node.ready and node.name != self._own]
 
     async def reach(self, name: str) -> Worker | None:
-        """Return a node's worker, None without a connection."""
-        if name == self.own:
+        """Return a node's worker, None without a connection, by the present list of nodes."""
+        if name == self._own:
             return self.local
-        channel = await self.find(name)
-        return None if channel is None else ChannelWorker(channel)
-
-    async def find(self, name: str) -> grpc.aio.Channel | None:
-        """Return the channel to another node, None where there is no connection, by the present list of nodes."""
         address = next((node.address for node in self._membership.nodes() if node.name == name), "")
         channel = self._others.to(address) if address else None
-        return channel if channel is not None and await _connects(channel) else None
+        return ChannelWorker(channel) if channel is not None and await _connects(channel) else None
 
     def turn(self, name: str, key: AgentKey) -> AbstractContextManager[None]:
-        return self._membership.turn(key) if name == self.own else self._membership.sent(name, key)
+        return self._membership.turn(key) if name == self._own else self._membership.sent(name, key)
 
 
 async def _connects(channel: grpc.aio.Channel) -> bool:

@@ -13,10 +13,10 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from agentmem import errors
-from agentmem.process.rpc import Metadata, arity, maker
+from agentmem.process.rpc import Metadata, maker
 from agentmem.process.server import Register
 from agentmem.process.wire import drain
-from agentmem.rpcs import Rpc, rpc_of, rpcs_of
+from agentmem.rpcs import Rpc, arity, rpc_of, rpcs_of
 from gateway.edge import authorization, callers
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator

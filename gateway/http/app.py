@@ -27,7 +27,7 @@ from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.guards import Guard
-from gateway.http.kept_responses import KeptResponses, ResponseEndpoint
+from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import (
     ALIVE,
     HEALTH,
@@ -39,15 +39,15 @@ from gateway.http.middleware import (
     speaks_anthropic,
 )
 from gateway.http.openapi import document
-from gateway.http.overview import Overview, OverviewEndpoint
+from gateway.http.overview import Overview
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER
 from gateway.http.rest import rest_routes
-from gateway.http.turns import CountEndpoint, TurnEndpoint, Turns
+from gateway.http.turns import TurnEndpoint, Turns
 from gateway.metrics import GatewayMetrics
 from gateway.running import RunningTurns
 from gateway.settings import GatewaySettings
 from gateway.ui.files import PAGE, page_routes
-from gateway.worker import Service, Worker
+from gateway.worker import Service
 
 _CORS: Final[Any] = {
     "allow_methods": ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
@@ -63,6 +63,9 @@ _CORS: Final[Any] = {
     ],
 }
 """Without credentials: a page has a key, and sends it itself."""
+
+_PAGE: Final = 1000
+"""More models than a server has."""
 
 
 class HttpServer:
@@ -82,12 +85,13 @@ class HttpServer:
         """`unready` returns why no turn could run, or nothing; `own` are services of this process, by their full
         names.
         """
+        self._worker = worker
         self._metrics = metrics
         self._unready = unready
         self._page = settings.ui
         self.draining = False
         finder = Finder(worker, keep=settings.anonymous == "keep", expiry=settings.expiry)
-        kept, models = KeptResponses(worker), ModelEndpoints(worker)
+        kept = KeptResponses(worker)
         turns = Turns(worker, finder, settings, metrics, kept)
         origins = settings.cors_origin  # CORS is outermost: web pages can read errors, too
         # Web pages are shut out of a server without keys that only this machine reaches.
@@ -97,13 +101,13 @@ class HttpServer:
                 Route("/v1/chat/completions", TurnEndpoint(turns, ChatRequest, chat_exchange), methods=["POST"]),
                 Route("/v1/completions", TurnEndpoint(turns, CompletionRequest, completion_exchange), methods=["POST"]),
                 Route("/v1/responses", TurnEndpoint(turns, ResponseRequest, response_exchange), methods=["POST"]),
-                Route("/v1/responses/{id:path}", ResponseEndpoint(kept), methods=["GET", "DELETE"]),
+                Route("/v1/responses/{id:path}", kept.serve, methods=["GET", "DELETE"]),
                 Route("/v1/messages", TurnEndpoint(turns, MessagesRequest, messages_exchange), methods=["POST"]),
-                Route("/v1/messages/count_tokens", CountEndpoint(turns), methods=["POST"]),
-                Route("/v1/models", models.list),
-                Route("/v1/models/{id:path}", models.get),
+                Route("/v1/messages/count_tokens", turns.count, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/v1/models/{id:path}", self._model),
                 *rest_routes(turns, own),
-                Route("/v1/overview", OverviewEndpoint(Overview(settings, metrics.registry, worker)), methods=["GET"]),
+                Route("/v1/overview", Overview(settings, metrics.registry, worker).serve),
                 *routes,
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),
@@ -141,34 +145,24 @@ class HttpServer:
             return RedirectResponse(PAGE.removeprefix("/"), 307)  # relative: a proxy may have it below a path
         return JSONResponse({"name": "agentmem", "openai": "/v1", "anthropic": "/", "routes": "/openapi.json"})
 
-    async def _metrics_page(self, _: Request) -> Response:
-        page = await asyncio.to_thread(generate_latest, self._metrics.registry)  # some ms, in which tokens would wait
-        return Response(page, media_type=CONTENT_TYPE_LATEST)
-
-
-_PAGE: Final = 1000
-"""More models than a server has."""
-
-
-class ModelEndpoints:
-    """/v1/models, in Anthropic's shape for its SDKs, else in OpenAI's."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    async def list(self, request: Request) -> Response:
+    async def _models(self, request: Request) -> Response:
+        """In Anthropic's shape for its SDKs, else in OpenAI's."""
         found: model_pb2.ListModelsResponse = await self._worker.call(model_pb2.ListModelsRequest(page_size=_PAGE))
         if speaks_anthropic(request.scope):
             return JSONResponse(anthropic_page(found.models, request.query_params))
         return JSONResponse(openai_list(found.models))
 
-    async def get(self, request: Request) -> Response:
+    async def _model(self, request: Request) -> Response:
         wanted = model_pb2.GetModelRequest(model_id=request.path_params["id"])
         if not wanted.model_id:  # the contract's word for the default model
             raise HTTPException(404, "name a model after /v1/models/")
         found: model_pb2.GetModelResponse = await self._worker.call(wanted)
         describe = anthropic_model if speaks_anthropic(request.scope) else openai_model
         return JSONResponse(describe(found.model))
+
+    async def _metrics_page(self, _: Request) -> Response:
+        page = await asyncio.to_thread(generate_latest, self._metrics.registry)  # some ms, in which tokens would wait
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
 
 async def _openapi(_: Request) -> Response:

@@ -1,13 +1,11 @@
 """Responses that are kept as turns of agents."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
 
 from agentmem.errors import FailedPrecondition
 from agentmem.v1 import agent_pb2, model_pb2
@@ -29,6 +27,20 @@ class Kept(NamedTuple):
 class KeptResponses:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+
+    async def serve(self, request: Request) -> Response:
+        """Serve /v1/responses/{id} and what is under it."""
+        identifier, _, part = request.path_params["id"].partition("/")
+        match request.method, part:
+            case "GET", "":
+                agent, turn = await self.get(identifier)
+                return JSONResponse(kept_body(identifier, agent.key, turn))
+            case "GET", "input_items":
+                return JSONResponse(kept_input(identifier, (await self.get(identifier)).turn))
+            case "DELETE", "":
+                await self.delete(identifier)
+                return JSONResponse({"id": identifier, "object": "response", "deleted": True})
+        raise HTTPException(404, "of a response there are GET, DELETE and GET …/input_items")
 
     async def get(self, identifier: str) -> Kept:
         """Raises NotFound."""
@@ -88,26 +100,3 @@ class KeptResponses:
             asked.page_token = page.next_page_token
             if not asked.page_token:
                 return turns
-
-
-@dataclass(frozen=True)
-class ResponseEndpoint:
-    """/v1/responses/{id} and what is under it."""
-
-    kept: KeptResponses
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        identifier, _, part = request.path_params["id"].partition("/")
-        match request.method, part:
-            case "GET", "":
-                agent, turn = await self.kept.get(identifier)
-                body = kept_body(identifier, agent.key, turn)
-            case "GET", "input_items":
-                body = kept_input(identifier, (await self.kept.get(identifier)).turn)
-            case "DELETE", "":
-                await self.kept.delete(identifier)
-                body = {"id": identifier, "object": "response", "deleted": True}
-            case _:
-                raise HTTPException(404, "of a response there are GET, DELETE and GET …/input_items")
-        await JSONResponse(body)(scope, receive, send)

@@ -95,31 +95,24 @@ def _advice(error: HTTPException, path: str) -> str:
         return error.detail
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         return f"this path takes {(error.headers or {}).get('Allow', 'another method')}; /openapi.json lists the routes"
-    if error.status_code == HTTPStatus.NOT_FOUND and (found := _misplaced(path)):
-        return f"{error.detail}: {found}"
+    for pattern, meant in _MISPLACED if error.status_code == HTTPStatus.NOT_FOUND else ():
+        if found := pattern.fullmatch(path):
+            return f"{error.detail}: {found.expand(meant)}"
     return f"{error.detail}; /openapi.json lists the routes"
 
 
 _ENDPOINTS: Final = r"(chat/completions|completions|responses|messages(?:/count_tokens)?|models)"
-_WITHOUT_V1: Final = re.compile(rf"/{_ENDPOINTS}")
-_TWICE: Final = re.compile(rf"/v1(/v1)+/{_ENDPOINTS}")
-_SLASH: Final = re.compile(rf"(/v1/{_ENDPOINTS})/+")
-
-
-def _misplaced(path: str) -> str:
-    """Return what a client that asks for an unknown path may have meant; empty where nobody knows."""
-    if path == "/api" or path.startswith("/api/"):
-        return (
-            "this is Ollama's API, which is not served; have the client speak OpenAI's, with the base URL "
-            "http://HOST:PORT/v1"
-        )
-    if found := _WITHOUT_V1.fullmatch(path):
-        return f"the base URL lacks /v1; this endpoint is /v1/{found[1]}"
-    if found := _TWICE.fullmatch(path):
-        return f"the base URL has /v1 once too often; this endpoint is /v1/{found[2]}"
-    if found := _SLASH.fullmatch(path):
-        return f"the path ends with a slash too many; this endpoint is {found[1]}"
-    return ""
+_MISPLACED: Final = (
+    (
+        re.compile("/api(/.*)?", re.DOTALL),
+        "this is Ollama's API, which is not served; have the client speak OpenAI's, with the base URL "
+        "http://HOST:PORT/v1",
+    ),
+    (re.compile(f"/{_ENDPOINTS}"), r"the base URL lacks /v1; this endpoint is /v1/\1"),
+    (re.compile(f"/v1(?:/v1)+/{_ENDPOINTS}"), r"the base URL has /v1 once too often; this endpoint is /v1/\1"),
+    (re.compile(f"/v1/{_ENDPOINTS}/+"), r"the path ends with a slash too many; this endpoint is /v1/\1"),
+)
+"""Unknown paths, and what was meant."""
 
 
 def as_our_error(error: BaseException) -> errors.AgentmemError:

@@ -9,17 +9,16 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from prometheus_client import CollectorRegistry
-from starlette.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from agentmem import layout
 from agentmem.addresses import parse_address
 from gateway.api.validation import Json
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller
-from gateway.pages import Page, histogram_quantile, increase, restarted
+from gateway.pages import Page, Service, condition, histogram_quantile, increase, read_page, restarted
 from gateway.running import RunningTurns
-from gateway.scraping import Service, condition, read_page
 from gateway.settings import GatewaySettings
 
 _FRESH_SECONDS: Final = 1.0
@@ -50,16 +49,6 @@ Pages = Mapping[Service, Page | str]
 """A page, or why there is none."""
 
 
-@dataclass(frozen=True)
-class OverviewEndpoint:
-    overview: "Overview"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        require_admin(caller())
-        answer = await self.overview.read()
-        await JSONResponse({**answer, "namespace": caller().namespace})(scope, receive, send)
-
-
 class Overview:
     """Reads the pages, at most once a second for all who ask. Event loop only."""
 
@@ -74,6 +63,10 @@ class Overview:
         self._read_at = -math.inf
         self._pages: Pages = {}
         self._answer: Json = {}
+
+    async def serve(self, _: Request) -> Response:
+        require_admin(caller())
+        return JSONResponse({**await self.read(), "namespace": caller().namespace})
 
     async def read(self) -> Json:
         """A page that does not answer is no error: it says why."""

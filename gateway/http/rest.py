@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from agentmem.errors import AgentmemError, InvalidArgument
 from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.process.wire import drain
-from agentmem.rpcs import rpc_of
+from agentmem.rpcs import options, rpc_of
 from agentmem.v1 import agent_pb2
 from gateway.api.complaints import shown_name
 from gateway.api.contract_json import to_json
@@ -28,7 +28,7 @@ from gateway.api.endpoints import Endpoint, Kind, Values
 from gateway.api.rest import ENDPOINTS, STREAM, RestAnswer, event_of, exchange_of, model_of_body, model_of_query
 from gateway.api.transcoding import read_json
 from gateway.api.validation import checked
-from gateway.edge.authorization import authorize, authorize_namespace
+from gateway.edge.authorization import authorize_namespace, require_admin
 from gateway.edge.callers import caller
 from gateway.http.middleware import log_fields
 from gateway.http.requests import (
@@ -179,7 +179,8 @@ class RestResource:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint, request = self.served[scope["method"]], Request(scope, receive)
-        authorize(_path(endpoint), caller())
+        if options(endpoint.rpc).admin:
+            require_admin(caller())
         try:
             values = given(endpoint, request.path_params, scope.get("query_string", b""))
             log_fields(scope, **{name: str(values[name]) for name in ("agent", "model", "workflow") if name in values})
@@ -230,7 +231,3 @@ class RestResource:
 
 async def _respond(message: Message, request: Request, send: Send) -> None:
     await JSONResponse(to_json(message))(request.scope, request.receive, send)
-
-
-def _path(endpoint: Endpoint) -> str:
-    return f"/{endpoint.rpc.containing_service.full_name}/{endpoint.rpc.name}"

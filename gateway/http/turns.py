@@ -1,15 +1,17 @@
 """Requests that run turns, in any dialect."""
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from agentmem import errors
@@ -23,7 +25,6 @@ from gateway.api.messages_schema import CountTokensRequest
 from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import parse_body
 from gateway.edge.callers import caller
-from gateway.http.choices import Event, each_choice, may_append
 from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import log_fields, whole
 from gateway.http.requests import AGENT_HEADER, WARNING_HEADER, TurnHeaders, read_body, read_headers, worked
@@ -34,6 +35,12 @@ from gateway.worker import Worker
 
 _LOOKS = 3
 """Looks for an agent that has always gone on meanwhile, before the request gets one of its own."""
+
+_QUEUED: Final = 64
+
+Event: TypeAlias = tuple[int, inference_pb2.GenerateResponse]
+"""An event, with the number of its choice."""
+Events: TypeAlias = AsyncGenerator[Event, None]
 
 _Schema = TypeVar("_Schema", bound=BaseModel)
 
@@ -54,6 +61,15 @@ class Turns:
         if isinstance(asked, ResponseRequest) and references(asked):
             return await self.kept.resolve(asked)
         return asked
+
+    async def count(self, request: Request) -> Response:
+        """Serve Anthropic's /v1/messages/count_tokens."""
+        body = await read_body(request, self.settings.max_body_bytes)
+        asked = await worked(body, parse_body, body, CountTokensRequest)
+        log_fields(request.scope, model=asked.model or "")
+        counting = self.worker.call(await worked(body, to_count, asked, caller().namespace))
+        counted: inference_pb2.CountTokensResponse = await until_disconnect(request.receive, counting)
+        return JSONResponse(token_count(asked, counted.tokens))
 
 
 @dataclass(frozen=True)
@@ -165,11 +181,8 @@ class Answering:
 
 
 def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.GenerateRequest]:
-    """Return the exchange's turns, the first one as its agent's.
-
-    Where that appends to a memory, the other choices read it, too, and keep nothing.
-    """
-    reads = memory.agent_id and memory.how is How.NAMED and may_append(exchange.turns[0])
+    """Return the turns, the first as its agent's. Where that appends to a memory, others read it and keep nothing."""
+    reads = memory.agent_id and memory.how is How.NAMED and _may_append(exchange.turns[0])
     turns = []
     for number, asked in enumerate(exchange.turns):
         if not (reads or (number == 0 and memory.agent_id)):
@@ -177,8 +190,8 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
             continue
         turn = inference_pb2.GenerateRequest()
         turn.CopyFrom(asked)
+        turn.key.agent_id = memory.agent_id
         if number == 0:
-            turn.key.agent_id = memory.agent_id
             turn.label = exchange.label
             if memory.if_version is not None:
                 turn.if_version = memory.if_version
@@ -187,25 +200,66 @@ def _with_memory(exchange: Exchange, memory: Memory) -> list[inference_pb2.Gener
             if memory.expiry is not None:
                 turn.expiry.CopyFrom(memory.expiry)
         else:
-            turn.key.agent_id = memory.agent_id
             turn.cache_policy = inference_pb2.CACHE_POLICY_READ_ONLY
             turn.ClearField("request_id")
         turns.append(turn)
     return turns
 
 
-@dataclass(frozen=True)
-class CountEndpoint:
-    """Anthropic's /v1/messages/count_tokens."""
+def _may_append(turn: inference_pb2.GenerateRequest) -> bool:
+    if turn.memory_mode == inference_pb2.MEMORY_MODE_AUTO:
+        return turn.HasField("messages") and all(each.role != "assistant" for each in turn.messages.messages)
+    return turn.HasField("append") or turn.memory_mode == inference_pb2.MEMORY_MODE_APPEND
 
-    shared: Turns
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        body = await read_body(request, self.shared.settings.max_body_bytes)
-        asked = await worked(body, parse_body, body, CountTokensRequest)
-        log_fields(scope, model=asked.model or "")
-        counting = self.shared.worker.call(await worked(body, to_count, asked, caller().namespace))
-        counted: inference_pb2.CountTokensResponse = await until_disconnect(receive, counting)
-        response = JSONResponse(token_count(asked, counted.tokens))
-        await response(scope, receive, send)
+async def each_choice(worker: Worker, turns: Sequence[inference_pb2.GenerateRequest]) -> Events:
+    """Yield the events of all turns, each in order. Raises AgentmemError. Closing the iterator cancels what runs.
+
+    A first turn that is an agent's is committed before the others begin, which then find its prompt in memory; unless
+    they are that agent's, too, and read the memory that it had before.
+    """
+    numbered = list(enumerate(turns))
+    kept = bool(turns[0].key.agent_id)
+    groups = [numbered[:1], numbered[1:]] if kept else [numbered]
+    if kept and turns[-1].key.agent_id:
+        groups.reverse()
+    for group in filter(None, groups):
+        if len(group) == 1:
+            [(choice, turn)] = group
+            async with aclosing(worker.stream(turn)) as events:
+                async for event in events:
+                    yield choice, event
+        else:
+            async with aclosing(_merged(worker, group)) as merged:
+                async for choice, event in merged:
+                    yield choice, event
+
+
+async def _merged(worker: Worker, turns: Sequence[tuple[int, inference_pb2.GenerateRequest]]) -> Events:
+    queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(_QUEUED)
+
+    async def run(choice: int, turn: inference_pb2.GenerateRequest) -> None:
+        async with aclosing(worker.stream(turn)) as events:
+            async for event in events:
+                await queue.put((choice, event))
+
+    async def run_all() -> None:
+        failed = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for choice, turn in turns:
+                    group.create_task(run(choice, turn))
+        except ExceptionGroup as several:
+            failed = several.exceptions[0]
+        await queue.put(failed)
+
+    running = asyncio.create_task(run_all())
+    try:
+        while not isinstance(said := await queue.get(), Exception | None):
+            yield said
+        if said is not None:
+            raise said
+    finally:
+        while not running.done():  # a failed group takes one cancellation for its own, and would wait for room
+            running.cancel()
+            await asyncio.wait({running}, timeout=0.1)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from agentmem import errors
 from agentmem.process.logs import event
 from gateway.extension import Extension
-from gateway.workflows.records import Records, RunKey
+from gateway.workflows.records import RunKey
 from gateway.workflows.runs import Runs
 
 log = logging.getLogger(__name__)
@@ -49,9 +49,9 @@ class Attendance(Extension):
     here now, or "".
     """
 
-    def __init__(self, runs: Runs, records: Records, may_not: Callable[[], str]) -> None:
+    def __init__(self, runs: Runs, may_not: Callable[[], str]) -> None:
         self.runs = runs
-        self._records = records
+        self._records = runs.live.records
         self._may_not = may_not
         self._lost: dict[RunKey, _Lost] = {}
         self._tasks: list[asyncio.Task[Any]] = []
@@ -87,7 +87,8 @@ class Attendance(Extension):
                 run.lose()
         now = time.monotonic()
         lost = [key for key in (*unattended, *held) if key not in self.runs.live.by_key]
-        self._lost = {key: self._lost.get(key) or _Lost(now + _sure_wait()) for key in lost}
+        soon = now + SURE_SECONDS
+        self._lost = {key: self._lost.get(key) or _Lost(soon + random.uniform(0, SPREAD_SECONDS)) for key in lost}
         due = [] if self._may_not() else [key for key in lost if self._lost[key].due <= now]
         for key in due:
             self._lost[key].put_off(now)
@@ -116,7 +117,3 @@ class Attendance(Extension):
         except Exception:
             incident = uuid.uuid4().hex[:12]
             log.exception("unexpected error in taking over workflow %s, incident %s", key[1], incident)
-
-
-def _sure_wait() -> float:
-    return SURE_SECONDS + random.uniform(0, SPREAD_SECONDS)

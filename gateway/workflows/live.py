@@ -4,7 +4,8 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -46,26 +47,19 @@ class WorkflowMetrics:
             self.ended.labels(state)
 
 
+@dataclass(eq=False)
 class LiveRuns:
     """Event loop only. At most `most` runs of a namespace go on at once."""
 
-    def __init__(
-        self,
-        records: Records,
-        worker: PatientWorker,
-        authenticator: Authenticator,
-        metrics: WorkflowMetrics,
-        most: int,
-    ) -> None:
-        self._records = records
-        self._worker = worker
-        self._authenticator = authenticator
-        self._metrics = metrics
-        self._most = most
-        self._slots = asyncio.Semaphore(_SLOTS)
-        self.by_key: dict[RunKey, Run] = {}
-        self._beginning: set[RunKey] = set()
-        self._closed = False
+    records: Records
+    worker: PatientWorker
+    authenticator: Authenticator
+    metrics: WorkflowMetrics
+    most: int
+    by_key: dict[RunKey, Run] = field(default_factory=dict)
+    _beginning: set[RunKey] = field(default_factory=set)
+    _slots: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _SLOTS))
+    _closed: bool = False
 
     @contextmanager
     def reserved(self, key: RunKey) -> Iterator[None]:
@@ -79,9 +73,9 @@ class LiveRuns:
             self._beginning.discard(key)
 
     def check_room(self, namespace: str) -> None:
-        if sum(owner == namespace for owner, _ in self._beginning.union(self.by_key)) >= self._most:
+        if sum(owner == namespace for owner, _ in self._beginning.union(self.by_key)) >= self.most:
             raise errors.ResourceExhausted(
-                f"{self._most} workflows of this namespace are running; try again when one has ended", retry_after=10
+                f"{self.most} workflows of this namespace are running; try again when one has ended", retry_after=10
             )
 
     def begin(self, who: Caller, definition: Definition, stored: StoredRun) -> Run:
@@ -90,15 +84,15 @@ class LiveRuns:
             raise errors.Unavailable("the gateway is shutting down")
 
         async def write(events: Sequence[LoggedEvent]) -> None:
-            await self._records.append(stored, events)
+            await self.records.append(stored, events)
 
         def check() -> None:
-            if not self._authenticator.stands(who):
+            if not self.authenticator.stands(who):
                 raise errors.Unauthenticated("the key that began this run has been revoked, or has expired")
 
-        run = Run(stored, definition, self._worker, write, check, self._slots)
+        run = Run(stored, definition, self.worker, write, check, self._slots)
         self.by_key[stored.key] = run
-        self._metrics.running.inc()
+        self.metrics.running.inc()
         run.task = asyncio.create_task(_perform(who, run))
         run.task.add_done_callback(lambda _: self._ended(run))
         return run
@@ -108,8 +102,8 @@ class LiveRuns:
         del self.by_key[run.stored.key]
         run.log.close(interrupted())
         state = run.workflow.state if run.over else State.WORKFLOW_STATE_INTERRUPTED
-        self._metrics.running.dec()
-        self._metrics.ended.labels(short_name(State.DESCRIPTOR, state)).inc()
+        self.metrics.running.dec()
+        self.metrics.ended.labels(short_name(State.DESCRIPTOR, state)).inc()
 
     async def cancel(self, key: RunKey) -> None:
         if (live := self.by_key.get(key)) is not None:

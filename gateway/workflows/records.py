@@ -1,8 +1,9 @@
 """Runs as the store keeps them: read, written and erased through a store's restart."""
 
 import asyncio
+import logging
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -10,10 +11,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from agentmem import errors, retries
+from agentmem.process.logs import event
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cache_store_pb2_grpc, workflow_pb2, workflow_run_pb2
 from gateway import upstream
 from gateway.workflows.event_log import Event, LoggedEvent
+
+log = logging.getLogger(__name__)
 
 State = workflow_pb2.WorkflowState
 ENDED: Final = frozenset({State.WORKFLOW_STATE_SUCCEEDED, State.WORKFLOW_STATE_CANCELLED})
@@ -75,6 +79,7 @@ class Records:
             channel
         )
         self._patience = patience
+        self._unreadable: set[RunKey] = set()
         self.holder = uuid.uuid4().hex
         """This gateway's name in the records of its runs."""
 
@@ -91,7 +96,7 @@ class Records:
 
     async def append(self, run: StoredRun, events: Sequence[LoggedEvent]) -> None:
         """Append events, and say how far the run is; fsynced. Raise TakenOver if another gateway has written since."""
-        await self._put(run, [event.SerializeToString() for event in events])
+        await self._put(run, [logged.SerializeToString() for logged in events])
 
     async def get(self, namespace: str, workflow_id: str, after: int = 0, *, payload: bool = True) -> StoredRun | None:
         """Return a run with its events after the first `after` ones; without payload it lacks agents and definition."""
@@ -101,7 +106,7 @@ class Records:
         try:
             kept = workflow_run_pb2.WorkflowRun.FromString(answer.record.payload)
             run = _head(answer.record)
-            run.events = [LoggedEvent.FromString(event) for event in answer.events]
+            run.events = [LoggedEvent.FromString(logged) for logged in answer.events]
         except DecodeError as error:
             raise errors.DataLoss(f"the record of workflow {workflow_id!r} is unreadable; delete it") from error
         run.workflow.agents.extend(kept.workflow.agents)
@@ -112,11 +117,25 @@ class Records:
         return await self.get(namespace, workflow_id, _NO_EVENTS, payload=payload)
 
     async def page(self, namespace: str, size: int, token: str = "") -> tuple[list[StoredRun], str]:
-        """Return at most `size` (1 to 1000) runs, as `_head` does, newest first, and the next page's token, or ""."""
+        """Return at most `size` (1 to 1000) runs, as `_head` does, newest first, and the next page's token, or "".
+
+        Unreadable ones are left out.
+        """
         request = pb.ListWorkflowRecordsRequest(namespace=namespace, page_size=size, page_token=token)
         call = _Call(self._store.ListWorkflowRecords, self._patience)
         answer: pb.ListWorkflowRecordsResponse = await call.answer(request)
-        return [_head(record) for record in answer.records], answer.next_page_token
+        return list(self._readable(answer.records)), answer.next_page_token
+
+    def _readable(self, records: Iterable[pb.WorkflowRecord]) -> Iterator[StoredRun]:
+        """Log each unreadable one once: pages may be asked for again and again."""
+        for record in records:
+            try:
+                yield _head(record)
+            except DecodeError:
+                if _key(record) not in self._unreadable:
+                    self._unreadable.add(_key(record))
+                    what = "unreadable workflow run is not listed; delete it"
+                    event(log, what, logging.WARNING, workflow_id=record.workflow_id)
 
     async def attend(self, *, leaving: bool = False) -> tuple[set[RunKey], list[RunKey]]:
         """Say that this gateway attends to its runs. Return these, and those of nobody."""
@@ -137,22 +156,19 @@ class Records:
             if not call.is_repeated:
                 raise
 
-    async def follow(self, namespace: str, workflow_id: str, after: int) -> AsyncGenerator[Event, None]:
-        """Yield what is stored of another gateway's run, after a sequence number, until it ends.
+    async def follow(self, run: StoredRun, after: int) -> AsyncGenerator[Event, None]:
+        """Yield what is stored of another gateway's run, read with its payload, after a sequence number, until it ends.
 
         Raise NotFound where the run is deleted, and Unavailable where nobody attends to it.
         """
-        agents: list[workflow_pb2.WorkflowAgent] = []
+        (namespace, workflow_id), agents = run.key, [*run.workflow.agents]
         while True:
-            run = await self.get(namespace, workflow_id, after, payload=not agents)
-            if run is None:
-                raise errors.NotFound("workflow", workflow_id)
             for logged in run.events:
-                after = logged.event.sequence
-                yield logged.event
+                if logged.event.sequence > after:
+                    after = logged.event.sequence
+                    yield logged.event
             if run.workflow.state in ENDED:
                 return
-            agents = agents or [*run.workflow.agents]
             if run.workflow.state == State.WORKFLOW_STATE_FAILED:
                 del run.workflow.agents[:]
                 run.workflow.agents.extend(agents)
@@ -161,6 +177,9 @@ class Records:
             if not run.holder:
                 raise interrupted()
             await asyncio.sleep(_POLL_SECONDS)
+            if (now := await self.get(namespace, workflow_id, after, payload=False)) is None:
+                raise errors.NotFound("workflow", workflow_id)
+            run = now
 
     async def _put(self, run: StoredRun, events: Sequence[bytes], payload: bytes | None = None) -> None:
         namespace, workflow_id = run.key
@@ -226,9 +245,9 @@ def interrupted() -> errors.Unavailable:
 
 
 def finished(workflow: workflow_pb2.Workflow, sequence: int = 0) -> Event:
-    event = Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow), sequence=sequence)
-    event.time.GetCurrentTime()
-    return event
+    last = Event(finished=workflow_pb2.WorkflowFinished(workflow=workflow), sequence=sequence)
+    last.time.GetCurrentTime()
+    return last
 
 
 def _summary(run: StoredRun, written_by: str) -> bytes:

@@ -1,19 +1,21 @@
 """A run: its program, executed and recorded. It is resumed by executing it again over its log."""
 
 import asyncio
+import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
-from agentmem.errors import AgentmemError
+from agentmem.errors import AgentmemError, FailedPrecondition, NotFound
 from agentmem.process.logs import event
 from agentmem.v1 import types_pb2, workflow_pb2
+from agentmem.validation import AgentKey
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, EventLog, Write
 from gateway.workflows.program import PhaseEnd, Program, Step
-from gateway.workflows.records import ENDED, State, StoredRun, TakenOver, finished, interrupted
+from gateway.workflows.records import ENDED, RunKey, State, StoredRun, TakenOver, finished, interrupted
 from gateway.workflows.task_runner import TaskRunner
 from gateway.workflows.worker import PatientWorker
 
@@ -162,6 +164,41 @@ class Run:
             await talking.wait()
         for name in soon:
             await self._worker.prefetch(self._keys[name])
+
+
+def new_workflow(definition: Definition, key: RunKey, models: Sequence[str]) -> workflow_pb2.Workflow:
+    """`models` are the registered ones, the default first. Raises AgentmemError."""
+    agents = agent_keys(definition, *key, models[0] if models else "")
+    check_memories(agents, models)
+    workflow = workflow_pb2.Workflow(
+        namespace=key[0],
+        workflow_id=key[1],
+        name=definition.workflow,
+        state=State.WORKFLOW_STATE_RUNNING,
+        agents=agents,
+    )
+    workflow.create_time.GetCurrentTime()
+    return workflow
+
+
+def workflow_id_of(namespace: str, request_id: str) -> str:
+    """Another namespace's is another run."""
+    digest = hashlib.sha256(f"{namespace}\0{request_id}".encode()).hexdigest()
+    return f"wf-{digest[:20]}"
+
+
+def check_memories(agents: Sequence[workflow_pb2.WorkflowAgent], models: Sequence[str]) -> None:
+    """Raise AgentmemError for unknown models, wrong names, and two agents with one memory."""
+    owners: dict[AgentKey, str] = {}
+    for agent in agents:
+        key = AgentKey.from_proto(agent.key)
+        if key.model_id not in models:
+            raise NotFound("model", key.model_id, f"registered are {', '.join(models) or 'none'}")
+        if (other := owners.setdefault(key, agent.name)) != agent.name:
+            raise FailedPrecondition(
+                f"{other} and {agent.name} would have one memory, {key.agent_id!r} on {key.model_id}; "
+                "give one of them another id"
+            )
 
 
 def agent_keys(

@@ -12,22 +12,17 @@ from agentmem import errors
 from agentmem.process.logs import event
 from agentmem.process.shielding import run_shielded
 from agentmem.v1 import workflow_pb2
-from gateway.edge.callers import Authenticator, Caller
-from gateway.worker import Worker
-from gateway.workflows.beginning import new_workflow, workflow_id_of
+from gateway.edge.callers import Caller
 from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.live import LiveRuns, WorkflowMetrics
-from gateway.workflows.records import ENDED, Records, RunKey, State, StoredRun, TakenOver, finished
-from gateway.workflows.run import Run
-from gateway.workflows.worker import PatientWorker
+from gateway.workflows.live import LiveRuns
+from gateway.workflows.records import ENDED, RunKey, State, StoredRun, TakenOver, finished
+from gateway.workflows.run import Run, new_workflow, workflow_id_of
 
 log = logging.getLogger(__name__)
 
 _RUNNING: Final = State.WORKFLOW_STATE_RUNNING
-_PATIENCE: Final = 300.0
-"""Seconds that a run waits for a worker that is away, or for room; then it has failed."""
 _TRIES: Final = 5
 """How often a record is read again because another gateway was faster."""
 _PAUSE: Final = 0.02
@@ -36,22 +31,12 @@ _Events = AsyncGenerator[Event, None]
 
 
 class Runs:
-    """Event loop only. At most `most` runs of a namespace go on at once. All methods raise AgentmemError."""
+    """Event loop only. All methods raise AgentmemError."""
 
-    def __init__(
-        self,
-        records: Records,
-        worker: Worker,
-        authenticator: Authenticator,
-        metrics: WorkflowMetrics,
-        most: int,
-    ) -> None:
-        self._records = records
-        self._worker = PatientWorker(worker, _PATIENCE)
-        self._authenticator = authenticator
-        self._metrics = metrics
+    def __init__(self, live: LiveRuns) -> None:
+        self.live = live
+        self._records, self._worker = live.records, live.worker
         self._locks: WeakValueDictionary[RunKey, asyncio.Lock] = WeakValueDictionary()
-        self.live = LiveRuns(records, self._worker, authenticator, metrics, most)
 
     async def begin(
         self, who: Caller, request_id: str, definition_yaml: str, variables: Mapping[str, str], after: int
@@ -86,7 +71,7 @@ class Runs:
             if head is None or head.workflow.state != _RUNNING or self._records.elsewhere(head):
                 return False
             who = Caller(namespace, head.key_id)
-            if not self._authenticator.stands(who):
+            if not self.live.authenticator.stands(who):
                 return False
             self.live.check_room(namespace)
             run = await self._records.get(*key)  # may be large
@@ -97,7 +82,7 @@ class Runs:
                 await self._go_on(who, definition, run)
             except TakenOver:
                 return False
-        self._metrics.taken_over.inc()
+        self.live.metrics.taken_over.inc()
         event(log, "workflow taken over", workflow_id=workflow_id)
         return True
 
@@ -106,14 +91,12 @@ class Runs:
         run = await self._found((who.namespace, workflow_id))
         if (live := self.live.by_key.get(run.key)) is not None:
             return live.log.read(after)
-        return self._records.follow(*run.key, after) if self._records.elsewhere(run) else _past(run, after)
+        return self._records.follow(run, after) if self._records.elsewhere(run) else _past(run, after)
 
     async def get(self, namespace: str, workflow_id: str) -> workflow_pb2.Workflow:
-        live = self.live.by_key.get((namespace, workflow_id))
-        stored = live.stored if live else await self._records.head(namespace, workflow_id)
-        if stored is None:
-            raise errors.NotFound("workflow", workflow_id)
-        return self._now(stored)
+        key = namespace, workflow_id
+        live = self.live.by_key.get(key)
+        return self._now(live.stored if live else await self._head(key))
 
     async def page(self, namespace: str, size: int, token: str) -> tuple[list[workflow_pb2.Workflow], str]:
         stored, following = await self._records.page(namespace, size, token)
@@ -128,8 +111,7 @@ class Runs:
         async with self._lock(key):
             for number in range(_TRIES):
                 await self.live.cancel(key)
-                if (run := await self._records.head(*key)) is None:
-                    raise errors.NotFound("workflow", workflow_id)
+                run = await self._head(key)
                 if run.workflow.state in ENDED:
                     return run.workflow
                 try:
@@ -147,7 +129,7 @@ class Runs:
             if key in self.live.by_key:
                 raise _is_running()
             try:
-                run = await self._found(key)
+                run = await self._head(key)
             except errors.DataLoss:  # what is damaged can be deleted all the same
                 version = 0
             else:
@@ -162,10 +144,8 @@ class Runs:
         for _ in range(_TRIES):
             if (live := self.live.by_key.get(run.key)) is not None:
                 return live.log.read(after)
-            if run.workflow.state in ENDED:
-                return _past(run, after)
-            if self._records.elsewhere(run):
-                return self._records.follow(*run.key, after)
+            if run.workflow.state in ENDED or self._records.elsewhere(run):
+                return self._records.follow(run, after)
             if definition is None:
                 definition = await asyncio.to_thread(load, run.definition_yaml, run.variables)
             try:
@@ -213,6 +193,11 @@ class Runs:
         if (known := await self._known(key)) is None:
             raise errors.NotFound("workflow", key[1])
         return known
+
+    async def _head(self, key: RunKey) -> StoredRun:
+        if (head := await self._records.head(*key)) is None:
+            raise errors.NotFound("workflow", key[1])
+        return head
 
     async def _forget_agents(self, workflow: workflow_pb2.Workflow) -> None:
         await self._worker.forget([agent.key for agent in workflow.agents if not agent.persists])

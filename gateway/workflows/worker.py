@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _KEPT_FOR: Final = timedelta(days=7)
 """Idle time after which an agent is deleted that a run left."""
+PATIENCE_SECONDS: Final = 300.0
+"""How long a run waits for a worker that is away, or for room; then it has failed."""
 _BEST_EFFORT_SECONDS: Final = 30.0
 """Limit for a call that only makes a run faster, or cleans up."""
 
@@ -41,7 +43,7 @@ class PatientWorker:
     AgentmemError.
     """
 
-    def __init__(self, worker: Worker, patience: float) -> None:
+    def __init__(self, worker: Worker, patience: float = PATIENCE_SECONDS) -> None:
         self._worker = worker
         self._patience = patience
 

@@ -31,20 +31,19 @@ class Patience:
         *,
         well_after: float = math.inf,
         on_outage: Callable[[Failure], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seconds, self._well_after, self._on_outage, self._clock = seconds, well_after, on_outage, clock
+        self._seconds, self._well_after, self._on_outage = seconds, well_after, on_outage
         self._ends: float | None = None
-        self._began = clock()
+        self.begin()
 
     def begin(self) -> None:
-        self._began = self._clock()
+        self._began = time.monotonic()
 
     def renew(self) -> None:
         self._ends = None
 
     def has(self, failure: Failure, delay: float) -> bool:
-        now = self._clock()
+        now = time.monotonic()
         if self._ends is None or now > self._began + self._well_after:
             self._ends = now + self._seconds
             self._on_outage(failure)
@@ -57,15 +56,12 @@ async def retry(
     patience: float,
     *,
     well_after: float = math.inf,
-    on_outage: Callable[[Failure], None] = lambda _: None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> _T:
     """Return the result of `attempt`, retried with `Patience`. Event loop.
 
     `wait` returns the seconds before a retry; None: a permanent failure. Raises the last failure.
     """
-    outages = Patience(patience, well_after=well_after, on_outage=on_outage, clock=clock)
+    outages = Patience(patience, well_after=well_after)
     while True:
         outages.begin()
         try:
@@ -74,7 +70,7 @@ async def retry(
             delay = wait(failure)
             if delay is None or not outages.has(failure, delay):
                 raise
-        await sleep(delay)
+        await asyncio.sleep(delay)
 
 
 def retry_delay(failure: errors.Unavailable | errors.ResourceExhausted) -> float:

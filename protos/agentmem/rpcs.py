@@ -1,6 +1,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -16,6 +17,16 @@ class Rpc(NamedTuple):
     request: Any
     response: Any
     options: options_pb2.RpcOptions
+
+    def on(self, channel: grpc.aio.Channel, *, parsed: bool = True) -> Any:
+        """Return the RPC of a channel, to call; its responses are bytes if not `parsed`."""
+        method = getattr(channel, arity(self.method.client_streaming, self.method.server_streaming))
+        return method(self.path, self.request.SerializeToString, self.response.FromString if parsed else None)
+
+
+def arity(request_streaming: bool, response_streaming: bool) -> str:
+    """Return grpc's word, such as "unary_stream"."""
+    return "_".join("stream" if streaming else "unary" for streaming in (request_streaming, response_streaming))
 
 
 def options(method: MethodDescriptor) -> options_pb2.RpcOptions:

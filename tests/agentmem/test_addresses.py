@@ -1,7 +1,11 @@
+import socket
+from pathlib import Path
+
 import pytest
 
 from agentmem.addresses import Address, is_loopback, parse_address
 from agentmem.process.settings import ServiceSettings, SettingsError, load
+from agentmem.process.sockets import listens
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings
 from gateway.settings import GatewaySettings
@@ -71,3 +75,15 @@ def test_every_address_to_listen_on_is_checked() -> None:
     for settings in (GatewaySettings, UpSettings, WorkerSettings, StoreSettings):
         named = {name for name in settings.model_fields if name in listening}
         assert named == {name for known, name, _ in LISTENING if known is settings}
+
+
+def test_server_listens_until_it_is_gone(tmp_path: Path) -> None:
+    target = f"unix:{tmp_path}/s"
+    assert not listens(target)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/s")
+        assert not listens(target)
+        server.listen()
+        assert listens(target)
+    assert not listens(target), "its socket is left"
+    assert not listens(f"unix:/{'x' * 200}")

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from agentmem import layout
+from agentmem.layout import ForeignDirectory, refuse_foreign
 from agentmem.process.settings import load
 from cache_service.settings import StoreSettings
 from gateway.cli.up.settings import UpSettings, service_arguments
@@ -30,3 +31,29 @@ def test_single_services_meet_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_is_killed_who_takes_no_longer_than_the_worker_may() -> None:
     cancelled, written, ended = (layout.LAST_SECONDS,) * 3
     assert cancelled + written + 2 * layout.REFUSED_SECONDS + ended < layout.END_SECONDS
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],
+        ["run", "up.lock", "worker", "lock", "probe"],
+        ["blocks", "windows", "staging", "logs", "store.db-wal"],
+        ["store.sock", "store.sock.lock", "gateway.json", "lost+found", ".DS_Store"],
+        ["store.db", "thesis.txt"],
+    ],
+)
+def test_ours(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    refuse_foreign(tmp_path)
+    refuse_foreign(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("names", [["thesis.txt"], ["staging", "src"], [".git", "run"]])
+def test_not_ours(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).mkdir()
+    with pytest.raises(ForeignDirectory, match="choose a directory of its own as --data"):
+        refuse_foreign(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)

@@ -1,11 +1,11 @@
 import asyncio
-import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem import tracing
+from agentmem.tracing import without_secrets
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 NAMES = ["x-request-id", "traceparent", "tracestate", "baggage", "authorization"]
@@ -104,10 +104,17 @@ async def test_tasks_and_threads_serve_the_request_that_made_them() -> None:
         assert pool.submit(tracing.current).result() is None
 
 
-def test_threads_begin_with_no_request() -> None:
-    found: list[object] = []
-    with tracing.serving(tracing.Trace("a")):
-        thread = threading.Thread(target=lambda: found.append(tracing.current()))
-        thread.start()
-        thread.join()
-    assert found == [None]
+KEY_ID = st.from_regex("[0-9a-f]{12}", fullmatch=True)
+SECRET = st.from_regex("[A-Za-z0-9_-]{20,60}", fullmatch=True)
+OTHER = st.text(st.characters(exclude_characters="_"))
+
+
+@given(KEY_ID, SECRET, OTHER, st.sampled_from(["", "\n", '"', "é", "?x", " am_"]))
+def test_no_secret_stays_wherever_it_stands(key_id: str, secret: str, before: str, after: str) -> None:
+    assert without_secrets(f"{before}am_{key_id}_{secret}{after}") == f"{before}am_{key_id}_…{after}"
+
+
+@given(OTHER)
+def test_other_text_stays_as_it_is(text: str) -> None:
+    assert without_secrets(text) == text
+    assert without_secrets(f"am_{text}") == f"am_{text}"

@@ -3,7 +3,6 @@
 import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import mlx_lm
@@ -89,17 +88,3 @@ def test_places_are_given_back(tmp_path: Path) -> None:
     gc.collect()
     ours.places.shrink()
     assert ours.store.nbytes == 0
-
-
-def _steps(running: Any, count: int) -> None:
-    for _ in range(count):
-        running.step()
-
-
-def test_a_row_that_is_over_is_not_measured(tmp_path: Path) -> None:
-    ours = contestant(write_qwen3(tmp_path / "model"))
-    running = ours.running([ours.prefill(prompt(TOKENS)).row], 4)
-    for _ in range(2):
-        running.step()
-    with pytest.raises(RuntimeError, match="over"):
-        _steps(running, 4)

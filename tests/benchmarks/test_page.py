@@ -1,4 +1,4 @@
-"""What the benchmark of the page says of its rounds, and what it sends in the place of a browser."""
+"""Which rounds the benchmark of the page counts, and what it sends in the place of a browser."""
 
 from __future__ import annotations
 
@@ -15,17 +15,6 @@ from benchmarks.page_views import OVERVIEW, Tab
 def rounds(speeds: list[float], **more: Any) -> list[dict[str, Any]]:
     used = {f"{service}_cpu_seconds": 1.0 for service in ("worker", "gateway", "store")}
     return [{"tokens_per_second": speed, **used, **more} for speed in speeds]
-
-
-def test_what_is_lost() -> None:
-    without = rounds([100.0, 200.0, 100.0])
-    with_it = rounds([99.0, 196.0, 96.0], requests=140, overviews=2, overview_seconds=[0.02, 0.04], late=False)
-    found = {"asked": {"agents": 8, "model": "demo"}, **page.figures({page.WITHOUT: without, page.WITH: with_it})}
-    assert found["ratio"]["samples"] == pytest.approx([0.99, 0.98, 0.96])
-    assert found["interval"]["low"] < 0.976666 < found["interval"]["high"]
-    [table] = page.tables(found)
-    assert [row[0] for row in table.rows] == [page.WITHOUT, page.WITH]
-    assert "140 requests; an overview takes 30 ms" in table.note
 
 
 def test_rounds_that_ended_before_the_page_was_complete_count_for_none() -> None:

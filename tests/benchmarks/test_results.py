@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import results
-from benchmarks.results import conclude, dump, percentile
+from benchmarks.results import conclude, percentile
 from benchmarks.tables import Claim, Table
 
 TABLES = [Table("Title", ("what", "time"), [("a", "1 ms")], "A note.")]
@@ -49,12 +49,3 @@ def test_the_exit_status_says_whether_claims_are_met(
     shown = capsys.readouterr().out
     assert "1 ms" in shown and ("Figures to reach" in shown) is bool(claims)
     assert shown.endswith("figures.json\n")
-
-
-def test_what_is_written_is_compact() -> None:
-    samples = [number / 3 for number in range(60)]
-    shown = dump({"a": {"samples": samples, "of": "x"}, "b": {"c": [{"d": 1}]}, "e": 123456789})
-    assert json.loads(shown)["a"]["samples"][:3] == [0.0, 0.3333, 0.6667]
-    assert len(shown.splitlines()) == 8
-    assert shown.endswith('\n "b": {"c": [{"d": 1}]},\n "e": 123456789\n}')
-    assert dump({}) == "{}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.speculation import Worker, measure, rate
-from benchmarks.speculation_requests import BOTH, PROSE, REPEATED, REQUESTS, Request, together
+from benchmarks.speculation_requests import REPEATED, Request
 from benchmarks.turns import Turn
 
 
@@ -36,12 +36,3 @@ async def test_ratios_and_counts(temperature: float, same: int | None) -> None:
     found = await measure({"plain": plain, "speculative": drafting}, asked, 8, 2)
     assert found["ratio"]["samples"] == pytest.approx([2.0, 2.0])
     assert (found["same_tokens"], found["drafted"], found["accepted"], found["steps"]) == (same, 3, 2, 6)
-
-
-def test_agents_ask_all_of_a_kind_or_half_of_each() -> None:
-    assert {name: each for name, (_, each) in together(REQUESTS, 1).items()} == {r.name: [r] for r in REQUESTS}
-    found = dict(together(REQUESTS, 5).values())
-    assert {len(each) for each in found.values()} == {5}
-    assert [request.kind for request in found[BOTH]] == [REPEATED, PROSE, REPEATED, PROSE, REPEATED]
-    assert {request.kind for request in found[PROSE]} == {PROSE}
-    assert len(set(found[REPEATED])) == 4, "the fifth asks what the first does"

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
@@ -27,7 +26,7 @@ from tests.faults.shim import VERBS, Action, Control, Kind, Slot
 from tests.faults.victims import Victim, Victims, victims
 from tests.full_matrix import FULL
 
-from .conftest import running
+from .conftest import fails, running
 from .invariants import View, view
 from .scenarios import ROOMY, Scenario, Store, furnish
 
@@ -142,9 +141,7 @@ async def written(store: Store) -> None:
     A write of an agent that is not there waits for its turn, and changes no file.
     """
     nobody = types_pb2.AgentKey(namespace="default", agent_id="nobody", model_id="none")
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await store.agents.PinAgent(agent_pb2.PinAgentRequest(key=nobody))
-    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    await fails(store.agents.PinAgent(agent_pb2.PinAgentRequest(key=nobody)), "NOT_FOUND")
 
 
 async def until_stopped(call: Awaitable[object], slot: Slot) -> bool:

@@ -10,8 +10,8 @@ from typing import IO
 
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import FileKind, FileName
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 
 FINGERPRINT = "f" * 16
 
@@ -89,10 +89,6 @@ def turn(
     return request
 
 
-def size(path: str) -> int:
-    return Path(path).stat().st_size
-
-
 def read(path: str | Path) -> bytes:
     return Path(path).read_bytes()
 
@@ -102,46 +98,10 @@ def copy(source: str, target: Path) -> None:
     target.write_bytes(Path(source).read_bytes())
 
 
-def move(source: str, target: Path) -> None:
-    Path(source).rename(target)
-
-
-def link(path: Path, target: Path) -> None:
-    path.symlink_to(target)
-
-
-def delete(path: str) -> None:
-    Path(path).unlink()
-
-
-def overwrite(path: str, data: bytes) -> None:
-    Path(path).write_bytes(data)
-
-
-def open_to_all(path: str) -> None:
-    Path(path).chmod(0o666)
-
-
-def is_directory(path: str) -> bool:
-    return Path(path).is_dir()
-
-
-def exists(path: Path) -> bool:
-    return path.exists()
-
-
 def make_directory(path: Path, mode: int = 0o755) -> Path:
     path.mkdir()
     path.chmod(mode)
     return path
-
-
-def mode(path: str) -> int:
-    return Path(path).stat().st_mode & 0o777
-
-
-def get(agent: str = "ada") -> agent_pb2.GetAgentRequest:
-    return agent_pb2.GetAgentRequest(key=key(agent))
 
 
 def open_files() -> list[str]:

@@ -211,7 +211,7 @@ async def lose_a_file(store: Store) -> None:
     found = await store.cache.OpenCache(
         pb.OpenCacheRequest(key=kv.key(""), block_hashes=[chain(10).chain_hash], peek=True)
     )
-    kv.delete(found.files[0].path)
+    Path(found.files[0].path).unlink()
 
 
 def leave_litter(data: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,13 @@ async def send(store: Running, described: Described, sent: AsyncIterator[bytes])
 
 async def write(store: Running, described: Described, data: bytes) -> None:
     await send(store, described, chunks(data))
+
+
+async def arrive(store: Running, header: BlockHeader, **described: Any) -> bytes:
+    """Have a file arrive that is as it is described."""
+    data = kv.content(header)
+    await write(store, describe(header, data, **described), data)
+    return data
 
 
 async def refused(store: Running, described: Described, data: bytes, error: type[AgentmemError] = DataLoss) -> str:

@@ -1,28 +1,22 @@
-"""What an agent does at the end of its context, and a commit that drops old turns and brings the later ones along."""
+"""What an agent does at the end of its context, commits that carry turns along, and the time of its template."""
 
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.offline.check import check
-from tests.cache_service.ledger.test_branches import commit, fork, names, restore, tokens, trim
-
-from . import kv
-from .conftest import Running, code, field_of, running
+from tests.cache_service import kv
+from tests.cache_service.conftest import Running, fails, running, wrong_field
+from tests.cache_service.ledger.test_branches import names
 
 OPENING = 1
 
 
-async def opened(store: Running, agent: str = "ada") -> pb.OpenCacheResponse:
-    return await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
-
-
 async def policy(store: Running, agent: str = "ada") -> int:
-    shown = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent.context_policy
-    assert (await opened(store, agent)).context_policy == shown
+    shown = (await store.agent(agent)).context_policy
+    assert (await store.open(agent)).context_policy == shown
     return shown
 
 
@@ -38,7 +32,7 @@ def turns(ledger: pb.Ledger) -> list[tuple[int, int]]:
 async def speak(store: Running) -> types_pb2.AgentVersion:
     """An agent of three turns: tokens 1 to 9."""
     for first in (1, 4, 7):
-        request = kv.turn([first, first + 1, first + 2], (await opened(store)).version, first - 1)
+        request = kv.turn([first, first + 1, first + 2], (await store.open()).version, first - 1)
         request.opening_bytes, request.generated_tokens = OPENING, 1
         version = (await store.cache.CommitTurn(request)).version
     return version
@@ -53,18 +47,18 @@ def trimming(base: types_pb2.AgentVersion) -> pb.CommitTurnRequest:
 
 
 async def test_a_policy_is_trim_until_it_is_set_and_forks_keep_it(store: Running) -> None:
-    await commit(store, [1, 2])
+    await store.commit([1, 2])
     assert await policy(store) == types_pb2.CONTEXT_POLICY_TRIM
     for value in (types_pb2.CONTEXT_POLICY_SUMMARIZE, types_pb2.CONTEXT_POLICY_REFUSE):
         assert (await set_policy(store, value)).context_policy == value
-    await fork(store, "bob")
-    await commit(store, [3])
+    await store.fork("bob")
+    await store.commit([3])
     assert [await policy(store, agent) for agent in ("ada", "bob")] == [types_pb2.CONTEXT_POLICY_REFUSE] * 2
 
 
 async def test_the_first_turn_sets_it_and_later_ones_do_not(store: Running) -> None:
     for wanted in (types_pb2.CONTEXT_POLICY_REFUSE, types_pb2.CONTEXT_POLICY_SUMMARIZE):
-        base = await opened(store)
+        base = await store.open()
         request = kv.turn([1], base.version, len(base.ledger.token_ids))
         request.context_policy = wanted
         await store.cache.CommitTurn(request)
@@ -73,33 +67,32 @@ async def test_the_first_turn_sets_it_and_later_ones_do_not(store: Running) -> N
 
 @pytest.mark.parametrize("value", [types_pb2.CONTEXT_POLICY_UNSPECIFIED, 77])
 async def test_what_is_no_policy_is_refused(store: Running, value: int) -> None:
-    await commit(store, [1])
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await set_policy(store, value)
-    assert (code(error), field_of(error)) == (grpc.StatusCode.INVALID_ARGUMENT, "context_policy")
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.agents.SetContextPolicy(agent_pb2.SetContextPolicyRequest(key=kv.key("nobody"), context_policy=1))
-    assert code(error) == grpc.StatusCode.NOT_FOUND
+    await store.commit([1])
+    assert await wrong_field(set_policy(store, value)) == "context_policy"
+    await fails(
+        store.agents.SetContextPolicy(agent_pb2.SetContextPolicyRequest(key=kv.key("nobody"), context_policy=1)),
+        "NOT_FOUND",
+    )
 
 
 async def test_turns_that_are_carried_along_stay_turns(store: Running) -> None:
     base = await speak(store)
     await store.cache.CommitTurn(trimming(base))
-    ledger = (await opened(store)).ledger
+    ledger = (await store.open()).ledger
     assert (list(ledger.token_ids), ledger.opening_bytes) == ([1, 7, 8, 9, 10, 11], OPENING)
     assert ledger.text == b"17891011"
     assert turns(ledger) == [(4, 1), (6, 1)]
     assert await names(store) == ["auto-3"]
-    await restore(store, "auto-3")
-    assert await tokens(store) == list(range(1, 10))
-    assert turns((await opened(store)).ledger) == [(3, 1), (6, 1), (9, 1)]
+    await store.restore("auto-3")
+    assert await store.tokens() == list(range(1, 10))
+    assert turns((await store.open()).ledger) == [(3, 1), (6, 1), (9, 1)]
 
 
 async def test_the_directory_is_whole_after_it(data: Path) -> None:
     async with running(data) as store:
         await store.cache.CommitTurn(trimming(await speak(store)))
-        await trim(store, 4)
-        assert turns((await opened(store)).ledger) == [(4, 1)]
+        await store.trim(4)
+        assert turns((await store.open()).ledger) == [(4, 1)]
     assert not check(data).findings
 
 
@@ -107,25 +100,55 @@ async def test_the_directory_is_whole_after_it(data: Path) -> None:
 async def test_carried_turns_have_to_be_among_the_tokens(store: Running, end: int, generated: int) -> None:
     request = trimming(await speak(store))
     request.carried_turns[0].end_token, request.carried_turns[0].generated_tokens = end, generated
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.CommitTurn(request)
-    assert (code(error), field_of(error)) == (grpc.StatusCode.INVALID_ARGUMENT, "carried_turns[0]")
-    assert await tokens(store) == list(range(1, 10))
+    assert await wrong_field(store.cache.CommitTurn(request)) == "carried_turns[0]"
+    assert await store.tokens() == list(range(1, 10))
 
 
 async def test_an_imported_agent_has_the_files_policy(store: Running) -> None:
-    ledger = (await opened(store)).ledger
+    ledger = (await store.open()).ledger
     await speak(store)
-    ledger = (await opened(store)).ledger
+    ledger = (await store.open()).ledger
     request = pb.CreateAgentRequest(key=kv.key("bob"), ledger=ledger, context_policy=types_pb2.CONTEXT_POLICY_SUMMARIZE)
     await store.cache.CreateAgent(request)
     assert await policy(store, "bob") == types_pb2.CONTEXT_POLICY_SUMMARIZE
-    assert (await opened(store, "bob")).ledger == ledger
+    assert (await store.open("bob")).ledger == ledger
 
 
 async def test_an_opening_is_no_longer_than_what_is_kept_of_it(store: Running) -> None:
     request = kv.turn([1, 2, 3], types_pb2.AgentVersion(), 0)
     request.opening_bytes = 2
     await store.cache.CommitTurn(request)
-    await trim(store, 1)
-    assert (await opened(store)).ledger.opening_bytes == 1
+    await store.trim(1)
+    assert (await store.open()).ledger.opening_bytes == 1
+
+
+MONDAY, TUESDAY = "2026-03-02T09:30:00+01:00", "2026-03-03T09:30:00+01:00"
+
+
+async def time(store: Running, agent: str = "ada") -> str:
+    ledger = (await store.open(agent)).ledger
+    shown = (await store.agent(agent)).template_time
+    assert ledger.template_time == shown
+    return str(shown)
+
+
+async def test_each_state_has_its_own(store: Running) -> None:
+    await store.commit([1, 2], template_time=MONDAY)
+    await store.snapshot("monday")
+    await store.commit([3, 4], template_time=TUESDAY)
+    assert await time(store) == TUESDAY
+    assert (await store.fork("eve")).template_time == TUESDAY
+    assert (await store.fork("earlier", at_version=1)).template_time == MONDAY
+    assert (await store.restore("monday")).template_time == MONDAY
+    assert (await store.restore("auto-2")).template_time == TUESDAY
+    assert (await store.trim(3)).template_time == TUESDAY
+    assert (await store.trim(2)).template_time == MONDAY
+    assert (await store.trim(0)).template_time == MONDAY
+    assert [await time(store, agent) for agent in ("eve", "earlier", "ada")] == [TUESDAY, MONDAY, MONDAY]
+
+
+async def test_an_imported_agent_has_the_files(store: Running) -> None:
+    await store.commit([1, 2], template_time=MONDAY)
+    ledger = (await store.open()).ledger
+    await store.cache.CreateAgent(pb.CreateAgentRequest(key=kv.key("bob"), ledger=ledger))
+    assert await time(store, "bob") == MONDAY

@@ -1,7 +1,6 @@
 """What the ledger has said of states is done to files, also where the store died in between; and in the right order."""
 
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from agentmem.errors import Internal
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.kv.ledger import Version
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
 from cache_service.files import holding
 from cache_service.files.holding import Standing
@@ -21,7 +20,8 @@ from cache_service.tiers.warm_rows import WarmRows
 from tests.cache_service import kv
 from tests.cache_service.audit import reading
 from tests.cache_service.conftest import Running, running
-from tests.cache_service.tiers.test_blocks import name, on_disk, publish, stage
+from tests.cache_service.tiers import test_blocks
+from tests.cache_service.tiers.test_blocks import on_disk
 
 Held = dict[tuple[str, int], set[FileName]]
 
@@ -30,17 +30,13 @@ async def furnish(store: Running) -> types_pb2.AgentVersion:
     """An agent of three blocks, [0], [0, 1] and [0, 1, 2], with a snapshot of the first two, and another agent."""
     version = (await store.cache.CommitTurn(kv.turn([0, 1]))).version
     version = await hold(store, version, [[0], [0, 1]])
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="two"))
+    await store.snapshot("two")
     version = (await store.cache.CommitTurn(kv.turn([2], version, 2))).version
     return await hold(store, version, [[0], [0, 1], [0, 1, 2]])
 
 
 async def hold(store: Running, version: types_pb2.AgentVersion, blocks: list[list[int]]) -> types_pb2.AgentVersion:
-    headers = [kv.header(tokens) for tokens in blocks]
-    staged = await stage(store, *(name(header) for header in headers))
-    by_name = {header.chain_hash: header for header in headers}
-    files = [kv.write(file, by_name[file.chain_hash]) for file in staged]
-    await publish(store, files, version, [name(header) for header in headers])
+    await test_blocks.hold(store, [kv.header(tokens) for tokens in blocks], version)
     return version
 
 
@@ -50,28 +46,18 @@ def held(data: Path) -> Held:
         return {(uid, number): holding.of(connection, uid, number) for uid, number in states}
 
 
-async def cut(store: Running) -> None:
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
-
-
-async def go_back(store: Running) -> None:
-    await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="two"))
-
-
-async def branch(store: Running) -> None:
-    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork", keep_tokens=2))
-
-
 async def forget_state(store: Running) -> None:
-    await cut(store)
-    await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="two"))
+    await store.trim(1)
+    await store.forget("two")
 
 
-async def delete(store: Running) -> None:
-    await store.delete()
-
-
-CHANGES = [cut, go_back, branch, forget_state, delete]
+CHANGES: dict[str, Callable[[Running], Awaitable[object]]] = {
+    "cut": lambda store: store.trim(1),
+    "go_back": lambda store: store.restore("two"),
+    "branch": lambda store: store.fork("fork", keep_tokens=2),
+    "forget_state": forget_state,
+    "delete": lambda store: store.delete(),
+}
 
 
 def die_in_between(patch: pytest.MonkeyPatch) -> None:
@@ -85,13 +71,13 @@ def die_in_between(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_what_was_left_to_do_is_done_by_the_next_start(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Running], Any]
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """As where nothing came in between; the uids of forks apart, which are random."""
     whole = data.with_name("whole")
     async with running(whole) as store:
         await furnish(store)
-        await change(store)
+        await CHANGES[change](store)
         wanted = sorted(map(sorted, held(whole).values())), on_disk(whole)
     async with running(data) as store:
         await furnish(store)
@@ -99,7 +85,7 @@ async def test_what_was_left_to_do_is_done_by_the_next_start(
         with monkeypatch.context() as patch:
             die_in_between(patch)
             with suppress(grpc.aio.AioRpcError):  # deletions say that they are not over
-                await change(store)
+                await CHANGES[change](store)
         assert held(data) == before, "nothing was done yet"
     async with running(data) as store:
         assert (sorted(map(sorted, held(data).values())), on_disk(data)) == wanted
@@ -112,16 +98,13 @@ async def test_a_newer_version_that_was_published_stays(store: Running, monkeypa
     """A trim that is followed late takes nothing from what came after it."""
     await furnish(store)
     changes = store.store._database.read_blocking(kv_changes.last)
-    trimmed = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=1))
-    version = (await store.cache.CommitTurn(kv.turn([7], trimmed.agent.version, 1))).version
+    trimmed = await store.trim(1)
+    version = (await store.cache.CommitTurn(kv.turn([7], trimmed.version, 1))).version
     await hold(store, version, [[0], [0, 7]])
     before = held(store.data)
     late = store.store._database.read_blocking(kv_changes.after, changes)
 
-    def again(connection: sqlite3.Connection) -> None:
-        holding.follow(connection, late)
-
-    store.store._rows.change(again)
+    store.store._rows.change(lambda connection: holding.follow(connection, late))
     assert held(store.data) == before
 
 
@@ -134,7 +117,7 @@ async def test_a_ledger_of_before_under_a_later_warm_db(data: Path) -> None:
     async with running(data) as store:
         await store.cache.CommitTurn(kv.turn([5], agent=kv.key("later")))
         for number in range(5):
-            await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("later"), name=f"s{number}"))
+            await store.snapshot(f"s{number}", "later")
     (data / "store.db").write_bytes(backup)
     async with running(data) as store:
         assert set(held(data)) <= {(version.uid, 1)}
@@ -149,7 +132,7 @@ async def test_an_agent_that_has_published_no_whole_state_is_marked_where_it_is_
     mine, known = Version.from_proto(version), Standing(exists=True, is_known=True)
     names = {FileName(FileKind.BLOCK, kv.header([0]).chain_hash)}
     store.store._rows.change(holding.publish, AgentKey.from_proto(kv.key()), mine, names, known, adds=True)
-    await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM))
+    await store.evict()
     assert store.store._rows.read_blocking(holding.was_evicted, mine.uid)
 
 

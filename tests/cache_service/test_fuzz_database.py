@@ -26,7 +26,7 @@ from tests.faults.mutations import DATABASE
 from tests.full_matrix import FULL
 
 from . import kv
-from .conftest import Running, running
+from .conftest import Running, fails, running
 from .interrupted import template
 from .invariants import AGENTS
 from .scenarios import ROOMY, version_before
@@ -128,15 +128,7 @@ async def one(data: Path, right: Answers, what: str) -> str:
             await work(store)
             after = await ask(store)
             await check_untouched(after, right, what)
-    except (
-        DirectoryUnusable,
-        DatabaseDamaged,
-        ForeignDatabase,
-        SchemaTooNew,
-        AgentmemError,
-        OSError,
-        sqlite3.Error,
-    ):  # what the process tells
+    except TOLD:
         return "not started"
     return "refused" if refused else "harmless"
 
@@ -157,10 +149,7 @@ async def test_a_damaged_ledger_is_refused_with_what_to_do(data: Path, template:
     connection.close()
     async with running(data, ROOMY) as store:
         for _ in range(2):
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("eve")))
-            assert error.value.code() is grpc.StatusCode.DATA_LOSS
-            details = error.value.details() or ""
+            details = await fails(store.open("eve"), "DATA_LOSS")
             assert "'eve'" in details and "agentmem store check" in details
         assert store.metric("agentmem_ledger_failures_total", reason="damaged") == 2
-        assert (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).version.version == 7
+        assert (await store.open()).version.version == 7

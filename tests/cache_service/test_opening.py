@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -148,19 +146,6 @@ async def test_a_database_that_is_held_is_told_to_be_tried_again(data: Path) -> 
         process = await spawn(data)
         _, problem = await process.communicate()
     assert process.returncode == 75 and b"Traceback" not in problem and b"another program" in problem
-
-
-@pytest.mark.slow
-def test_a_full_disk_at_start_is_told_to_be_tried_again(data: Path) -> None:
-    mount = f"mount -t tmpfs -o size=4g tmpfs {data.parent}"
-    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    start = f"{mount} && exec {sys.executable} -m tests.cache_service.full_disk {data.parent}"
-    told = subprocess.run(["unshare", "-rm", "sh", "-c", start], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stderr
-    full, served = told.stdout.splitlines()
-    assert full.startswith("75 agentmem-store: ") and "disk is full" in full
-    assert served == "0 served"
 
 
 async def test_a_start_that_has_nothing_to_write_writes_nothing(data: Path) -> None:

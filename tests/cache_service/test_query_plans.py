@@ -70,7 +70,7 @@ async def test_a_scrape_walks_agents_and_looks_the_rest_up(store: Running) -> No
 
 async def test_no_turn_walks_a_table(store: Running) -> None:
     base = await speak(store, "a", [0, 1])
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="s"))
+    await store.snapshot("s", "a")
     with Trace(store) as trace:
         hashes = [kv.header([n, 0]).chain_hash for n in range(4)]
         opened = pb.OpenCacheRequest(key=kv.key("a"), block_hashes=hashes, window_hashes=hashes, request_id="r")
@@ -80,7 +80,7 @@ async def test_no_turn_walks_a_table(store: Running) -> None:
         for wanted in ({"request_id": "r"}, {"message_hashes": [b"0" * 16]}):
             asked = agent_pb2.FindAgentRequest(namespace="default", model_id="demo", **wanted)  # type: ignore[arg-type]
             await store.agents.FindAgent(asked)
-        await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("a")))
+        await store.agent("a")
         for keep in range(6):  # more than there are automatic snapshots
             version = (await store.cache.CommitTurn(kv.turn([keep], version, 0, kv.key("a")))).version
     assert trace.scans().keys() <= {"SELECT coalesce(sum(size_bytes), 0) FROM files"}, "by an index: 3 ms a TB"

@@ -2,20 +2,16 @@
 
 import sqlite3
 
-import grpc
-import pytest
-
-from agentmem.v1 import agent_pb2
 from agentmem.v1 import cache_store_pb2 as pb
-from tests.cache_service.ledger.test_branches import commit, forget, names, tokens
+from tests.cache_service.ledger.test_branches import names
 from tests.cache_service.tiers.test_blocks import add, found
 
 from . import kv
-from .conftest import Running, code, field_of
+from .conftest import Running, fails, wrong_field
 
 
 async def find_snapshot(store: Running, text: bytes, common: int) -> tuple[int, list[int]] | None:
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
+    opened = await store.open()
     request = pb.FindSnapshotRequest(
         key=kv.key(), base=opened.version, text=text, common_tokens=common, tokenizer_hash=opened.ledger.tokenizer_hash
     )
@@ -24,9 +20,9 @@ async def find_snapshot(store: Running, text: bytes, common: int) -> tuple[int, 
 
 
 async def test_a_prompt_finds_the_branch_that_shares_most_with_it(store: Running) -> None:
-    await commit(store, [1, 2, 3, 4])
-    await commit(store, [5, 6], keep=2)
-    await commit(store, [7, 8], keep=3)
+    await store.commit([1, 2, 3, 4])
+    await store.commit([5, 6], keep=2)
+    await store.commit([7, 8], keep=3)
     assert await names(store) == ["auto-2", "auto-1"]
     assert await find_snapshot(store, b"12349", 2) == (1, [1, 2, 3, 4])
     assert await find_snapshot(store, b"1256", 3) == (2, [1, 2, 5, 6])
@@ -36,11 +32,11 @@ async def test_a_prompt_finds_the_branch_that_shares_most_with_it(store: Running
 
 
 async def test_snapshots_of_another_tokenizer_or_state_are_passed_over(store: Running) -> None:
-    await commit(store, [1, 2, 3, 4])
-    at = await commit(store, [5], keep=1)
+    await store.commit([1, 2, 3, 4])
+    at = await store.commit([5], keep=1)
     ask = pb.FindSnapshotRequest(key=kv.key(), base=at, text=b"1234", common_tokens=1, tokenizer_hash="another")
     assert not (await store.cache.FindSnapshot(ask)).HasField("version")
-    ask.tokenizer_hash = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).ledger.tokenizer_hash
+    ask.tokenizer_hash = (await store.open()).ledger.tokenizer_hash
     assert (await store.cache.FindSnapshot(ask)).version.version == 1
     ask.base.version += 1
     assert not (await store.cache.FindSnapshot(ask)).HasField("version")
@@ -49,8 +45,8 @@ async def test_snapshots_of_another_tokenizer_or_state_are_passed_over(store: Ru
 
 
 async def test_a_damaged_snapshot_is_passed_over(store: Running) -> None:
-    await commit(store, [1, 2, 3, 4])
-    await commit(store, [5], keep=0)
+    await store.commit([1, 2, 3, 4])
+    await store.commit([5], keep=0)
     assert await find_snapshot(store, b"1234", 0) == (1, [1, 2, 3, 4])
     connection = sqlite3.connect(store.data / "store.db")
     with connection:
@@ -60,44 +56,41 @@ async def test_a_damaged_snapshot_is_passed_over(store: Running) -> None:
 
 
 async def test_a_turn_that_goes_on_from_a_snapshot_shares_its_ledger_and_keeps_the_present(store: Running) -> None:
-    at = await commit(store, [1, 2, 3, 4])
+    at = await store.commit([1, 2, 3, 4])
     block = await add(store, [1, 2, 3], at)
-    at = await commit(store, [5, 6], keep=1)
+    at = await store.commit([5, 6], keep=1)
     turn = kv.turn([9], at, 3, kv.key(), snapshot_version=1, request_id="r")
     made = (await store.cache.CommitTurn(turn)).version
     assert made.version == at.version + 2, "to return is a version of its own"
-    assert await tokens(store) == [1, 2, 3, 9]
+    assert await store.tokens() == [1, 2, 3, 9]
     assert await names(store) == ["auto-2", "auto-1"], "what was left can be returned to"
-    await forget(store, "auto-1")
+    await store.forget("auto-1")
     assert await found(store, block), "the agent has the files of what it returned to"
     assert (await store.cache.CommitTurn(turn)).replayed.version == made
     assert await find_snapshot(store, b"156", 1) == (2, [1, 5, 6])
-    agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key()))).agent
+    agent = await store.agent()
     assert agent.turns == 1, "of the first turn a part was kept"
 
 
 async def test_going_back_to_the_oldest_of_the_kept_branches_keeps_its_tokens(store: Running) -> None:
-    await commit(store, [1, 2, 3, 4])
+    await store.commit([1, 2, 3, 4])
     for last in range(5, 9):
-        await commit(store, [last], keep=1)
+        await store.commit([last], keep=1)
     assert await names(store) == ["auto-4", "auto-3", "auto-2", "auto-1"]
-    at = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).version
+    at = (await store.open()).version
     await store.cache.CommitTurn(kv.turn([9], at, 4, kv.key(), snapshot_version=1))
-    assert await tokens(store) == [1, 2, 3, 4, 9]
+    assert await store.tokens() == [1, 2, 3, 4, 9]
     assert await names(store) == ["auto-5", "auto-4", "auto-3", "auto-2"]
 
 
 async def test_a_snapshot_that_is_gone_or_too_short_changes_nothing(store: Running) -> None:
-    await commit(store, [1, 2, 3, 4])
-    at = await commit(store, [5], keep=1)
-    with pytest.raises(grpc.aio.AioRpcError) as short:
-        await store.cache.CommitTurn(kv.turn([9], at, 5, kv.key(), snapshot_version=1))
-    assert code(short) is grpc.StatusCode.INVALID_ARGUMENT
-    with pytest.raises(grpc.aio.AioRpcError) as large:
-        await store.cache.CommitTurn(kv.turn([9], at, 1, kv.key(), snapshot_version=2**63))
-    assert field_of(large) == "snapshot_version"
-    await forget(store, "auto-1")
-    with pytest.raises(grpc.aio.AioRpcError) as gone:
-        await store.cache.CommitTurn(kv.turn([9], at, 3, kv.key(), snapshot_version=1))
-    assert code(gone) is grpc.StatusCode.ABORTED
-    assert await tokens(store) == [1, 5]
+    await store.commit([1, 2, 3, 4])
+    at = await store.commit([5], keep=1)
+    await fails(store.cache.CommitTurn(kv.turn([9], at, 5, kv.key(), snapshot_version=1)), "INVALID_ARGUMENT")
+    assert (
+        await wrong_field(store.cache.CommitTurn(kv.turn([9], at, 1, kv.key(), snapshot_version=2**63)))
+        == "snapshot_version"
+    )
+    await store.forget("auto-1")
+    await fails(store.cache.CommitTurn(kv.turn([9], at, 3, kv.key(), snapshot_version=1)), "ABORTED")
+    assert await store.tokens() == [1, 5]

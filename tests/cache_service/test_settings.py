@@ -1,4 +1,4 @@
-"""Where the store's settings come from, and what they mean."""
+"""Where the store's settings come from, what they mean, and where the remote tier is."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import pytest
 from agentmem.kv.object_location import Location
 from agentmem.process.settings import SettingsError, load
 from cache_service.settings import StoreSettings
-from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import NO_QUOTAS, Quotas
+from cache_service.tiers.remote.contract import check_endpoint
 
 
 def test_the_defaults_are_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,14 +17,6 @@ def test_the_defaults_are_in_the_home_directory(monkeypatch: pytest.MonkeyPatch)
     assert settings.data_directory == Path("/home/ada/.agentmem")
     assert settings.address == "unix:/home/ada/.agentmem/run/store.sock"
     assert settings.metrics == "127.0.0.1:9466"
-
-
-def test_limits_of_the_warm_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load(StoreSettings, []).limits == DiskLimits()
-    monkeypatch.setenv("AGENTMEM_STORE_FREE_BYTES_FLOOR", "7")
-    assert load(StoreSettings, ["--warm-bytes", "1000"]).limits == DiskLimits(1000, 7)
-    with pytest.raises(SettingsError):
-        load(StoreSettings, ["--warm-bytes", "0"])
 
 
 def test_quotas_of_all_namespaces_and_of_single_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -57,3 +49,44 @@ def test_secrets_have_no_place_in_settings() -> None:
         load(StoreSettings, ["--remote", "s3://key:secret@bucket"])
     with pytest.raises(SettingsError, match=r"remote_endpoint: .*AWS's environment"):
         load(StoreSettings, ["--remote-endpoint", "http://key:secret@host"])
+
+
+@pytest.mark.parametrize(
+    ("text", "bucket", "prefix"),
+    [
+        ("s3://bucket", "bucket", ""),
+        ("s3://bucket/", "bucket", ""),
+        ("s3://my.bucket-1/a/b_c/d.e", "my.bucket-1", "a/b_c/d.e"),
+        ("s3://bucket/kv/", "bucket", "kv"),
+    ],
+)
+def test_a_bucket_and_a_prefix(text: str, bucket: str, prefix: str) -> None:
+    assert Location.parse(text) == Location(bucket, prefix)
+
+
+def test_two_spellings_of_one_place_are_one() -> None:
+    assert str(Location.parse("s3://bucket/kv/")) == "s3://bucket/kv"
+    assert str(Location.parse("s3://bucket/")) == "s3://bucket"
+
+
+def test_none() -> None:
+    assert Location.parse("none") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s3://", "s3:///kv", "s3://Bucket", "gs://bucket", "s3://b/../x", "s3://bucket//x", "s3://k:s@bucket"]
+)
+def test_what_is_no_place(text: str) -> None:
+    with pytest.raises(ValueError, match="s3://BUCKET/PREFIX"):
+        Location.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "http://127.0.0.1:9000", "https://s3.example.com", "http://[::1]:9000"])
+def test_an_endpoint(text: str) -> None:
+    assert check_endpoint(f"{text}/" if text else "") == text
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:9000", "http://user:password@host", "http://host/path", "http://host?x"])
+def test_what_is_no_endpoint(text: str) -> None:
+    with pytest.raises(ValueError, match="http://HOST:PORT"):
+        check_endpoint(text)

@@ -3,62 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
-import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from agentmem.channels import connect
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc
 from agentmem.validation import AgentKey
 from cache_service.files import holding
 from cache_service.ledger import agents, branches, kv_changes, snapshots
 from cache_service.tiers.warm_rows import WarmRows
-from tests.faults import between
 
 from . import kv
-from .conftest import Running, running
+from .conftest import Running
 from .interrupted import template
-from .invariants import expect, holds, paths, view
+from .invariants import paths
 from .ledger.rows import NOW
-from .scenarios import ROOMY, SCENARIOS, Scenario, chain, commit, hold
+from .scenarios import chain, commit, hold
 
 __all__ = ["template"]
-CHANGING = ("fork", "delete", "trim", "restore", "delete snapshot")
-"""Scenarios in which the ledger says something of states' files."""
 _ADA = AgentKey.from_proto(kv.key())
-
-
-class Victim:
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.cache = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
-        self.agents = agent_pb2_grpc.AgentServiceStub(channel)
-
-
-async def killed(data: Path, scenario: Scenario) -> None:
-    """Make the scenario's call to a store that kills itself when the ledger has committed it."""
-    arguments = (f"--data={data}", f"--listen=unix:{data}/s.sock", "--metrics=", "--warm-bytes=1000000000")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", between.__name__, *arguments, "--free-bytes-floor=0"),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None and scenario.act is not None
-    async for line in process.stderr:
-        if b" ready " in line:
-            break
-    async with connect(f"unix:{data}/s.sock") as channel:
-        with suppress(grpc.aio.AioRpcError):  # a turn is answered before its files follow
-            await scenario.act(Victim(channel))
-    await process.communicate()
-    assert process.returncode == -9, "it was killed"
-    for left in data.glob("s.sock*"):
-        left.unlink()
 
 
 def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
@@ -88,43 +54,6 @@ def faults(store: Running) -> list[str]:
     return found + [f"without a row or a file: {path}" for path in sorted(known ^ paths(store.data))]
 
 
-def scenario_of(name: str) -> Scenario:
-    return next(each for each in SCENARIOS if each.name == name)
-
-
-@pytest.mark.slow("fork")
-@pytest.mark.parametrize("name", CHANGING)
-async def test_a_kill_between_the_ledger_and_warm_db(data: Path, template: Path, name: str) -> None:
-    """The ledger's half is done; the next start does the other, and all is as if nothing had happened."""
-    scenario = scenario_of(name)
-    wanted = data.parent / "wanted"
-    for copy in (data, wanted):
-        shutil.copytree(template, copy)
-    async with running(wanted, ROOMY) as store:
-        assert scenario.act is not None
-        await scenario.act(store)
-        after = await view(store)
-    await killed(data, scenario)
-    followed = rows(data / "warm.db", "SELECT change FROM followed")[0][0]
-    assert rows(data / "store.db", f"SELECT count(*) FROM kv_changes WHERE id > {followed}")[0][0] > 0
-    async with running(data, ROOMY) as store:
-        expect(await view(store), [after])
-        assert faults(store) == []
-        await store.store.upkeep(store.store.clock.time())
-        assert rows(data / "store.db", "SELECT * FROM kv_changes") == []
-        if scenario.erases:
-            assert holds(data, scenario.erases) == []
-
-
-async def test_a_deleted_agents_name_is_gone_after_a_kill(data: Path, template: Path) -> None:
-    shutil.copytree(template, data)
-    await killed(data, scenario_of("delete"))
-    assert holds(data, b"mallory") != [], "warm.db had it"
-    async with running(data, ROOMY) as store:
-        await store.store.upkeep(store.store.clock.time())
-        assert holds(data, b"mallory") == []
-
-
 async def test_a_ledger_forgets_nothing_that_was_not_followed(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """warm.db cannot be written for a while: what the ledger has said waits, and is done by the next call."""
     await commit(store, "ada", [1, 2, 3, 4], 0, None, "ada 1")
@@ -135,19 +64,13 @@ async def test_a_ledger_forgets_nothing_that_was_not_followed(store: Running, mo
             raise sqlite3.OperationalError("disk I/O error")
 
         broken.setattr(WarmRows, "_follow", fail)
-        await _trim(store)
+        await store.trim(2)
         store.store._rows.forget_followed()
         assert len(rows(store.data / "store.db", "SELECT * FROM kv_changes")) > 0
     await asyncio.wrap_future(store.store._blocks.follow())
     store.store._rows.forget_followed()
     assert rows(store.data / "store.db", "SELECT * FROM kv_changes") == []
     assert faults(store) == []
-
-
-async def _trim(store: Running) -> None:
-    trim = scenario_of("trim").act
-    assert trim is not None
-    await trim(store)
 
 
 def _erase(store: Running) -> int:
@@ -198,7 +121,7 @@ async def test_a_restore_while_files_are_published_has_those_of_its_snapshot(
     """The snapshot is gone again, and what was restored from it not followed yet, when the publication asks."""
     first = await commit(store, "ada", [1, 2, 3, 4], 0, None, "ada 1")
     await hold(store, kv.key(), [1, 2])
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="one"))
+    await store.snapshot("one")
     await commit(store, "ada", [5], 4, first, "ada 2")
     before = paths(store.data)
     ask: Standing = kv_changes.standing

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
+from agentmem.errors import ResourceExhausted
 from agentmem.v1 import agent_pb2
-from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.connection import Connection
 from cache_service.tiers import quotas
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import Quotas, Usage
-from tests.cache_service.tiers.test_blocks import name, on_disk, publish, stage
+from tests.cache_service.tiers import test_blocks
+from tests.cache_service.tiers.test_blocks import on_disk
 from tests.cache_service.tiers.test_warm import FILE, evictions, hold, pin, speak, there
 
 from . import kv
-from .conftest import Running, code, running
+from .conftest import Running, fails, refused, running
 
 LEDGER = 9
 """Bytes of a turn of one token of one digit, and no record."""
@@ -42,12 +40,12 @@ async def test_a_namespaces_idle_agents_make_room_and_no_others(store: Running) 
     await speak(store, "z", [0, 1, 2, 3, 4, 5], namespace="other")
     await speak(store, "a", [0, 1])
     await speak(store, "b", [2, 3])
-    await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))  # a is used, so b is the idlest
+    await store.open("a")  # a is used, so b is the idlest
     await speak(store, "c", [4, 5, 6])
     assert await there(store, *range(7)) == [0, 1, 4, 5, 6]
     assert await there(store, *range(6), namespace="other") == [0, 1, 2, 3, 4, 5], "z is idle longest of all"
     assert (evictions(store, "quota"), evictions(store, "capacity")) == (1, 0)
-    size = sum(kv.size(str(store.data / path)) for path in on_disk(store.data))
+    size = sum((store.data / path).stat().st_size for path in on_disk(store.data))
     assert taken(store).kv + taken(store, "other").kv == size
     assert taken(store).ledger == 3 * LEDGER
 
@@ -64,15 +62,12 @@ async def test_pinned_agents_and_the_one_that_speaks_stay(store: Running) -> Non
     await speak(store, "b", [2, 3])
     version = await speak(store, "c", [4, 5, 6, 7])
     assert await there(store, *range(8)) == [0, 1, 4, 5, 6, 7]
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await speak(store, "c", [4, 5, 6, 7, 8], version)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    told = error.value.details() or ""
+    error = await refused(speak(store, "c", [4, 5, 6, 7, 8], version))
+    assert isinstance(error, ResourceExhausted) and error.retry_after
+    told = error.message
     assert "the quota of namespace 'default'" in told and "--namespace-bytes" in told and "its KV is not" in told
-    retry, status = error_details_pb2.RetryInfo(), rpc_status.from_call(error.value)
-    assert status is not None and any(detail.Unpack(retry) for detail in status.details)
     assert await there(store, *range(9)) == [0, 1, 4, 5, 6, 7], "nothing of it was kept, and nobody went for nothing"
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("c")))
+    opened = await store.open("c")
     assert opened.version.version == 2, "the turn was"
     await pin(store, "a", pinned=False)
     await hold(store, "c", [4, 5, 6, 7, 8], opened.version)
@@ -83,8 +78,7 @@ async def test_what_serves_nobody_in_the_namespace_goes_first(store: Running) ->
     await speak(store, "a", [0, 1])
     for number, namespace in ((90, "default"), (91, "other")):
         protected = kv.header([number, 0], namespace)
-        (staged,) = await stage(store, name(protected), namespace=namespace)
-        await publish(store, [kv.write(staged, protected)], key=kv.key("", namespace))
+        await test_blocks.hold(store, [protected], key=kv.key("", namespace))
     await speak(store, "b", [2, 3])
     await speak(store, "c", [4, 5])
     assert await there(store, 90) == [] and await there(store, 91, namespace="other") == [91]
@@ -93,9 +87,7 @@ async def test_what_serves_nobody_in_the_namespace_goes_first(store: Running) ->
 
 async def test_a_state_that_is_too_large_by_itself_evicts_nobody(store: Running) -> None:
     await speak(store, "a", [0, 1])
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await speak(store, "b", range(10, 17))
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await fails(speak(store, "b", range(10, 17)), "RESOURCE_EXHAUSTED")
     assert await there(store, 0, 1, *range(10, 17)) == [0, 1]
     assert evictions(store, "quota") == 0
 
@@ -121,9 +113,7 @@ async def test_what_a_quota_refuses_costs_nobody_anything(data: Path) -> None:
     async with running(data, limits, Quotas(None, {"small": 3 * FILE})) as store:
         await speak(store, "a", range(4), namespace="other")
         await speak(store, "b", range(4, 8), namespace="other")
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await speak(store, "c", range(4), namespace="small")
-        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED and "quota" in (error.value.details() or "")
+        assert "quota" in await fails(speak(store, "c", range(4), namespace="small"), "RESOURCE_EXHAUSTED")
         assert await there(store, *range(8), namespace="other") == list(range(8)), "though there were too many files"
         assert (evictions(store, "quota"), evictions(store, "capacity")) == (0, 0)
 

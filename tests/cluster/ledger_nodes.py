@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from threading import Event
 from typing import Any, Final, NamedTuple
 
 from agentmem.errors import Aborted, Unavailable
 from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey
-from benchmarks.cluster.history import Append, Operation, Outcome, Read
+from benchmarks.cluster.history import Append, Outcome, Read
 from benchmarks.cluster.lists import ledger_of, listed
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
@@ -194,33 +193,6 @@ class Leased(LedgerNode):
     def _write(self, connection: Connection, turn: Turn) -> Commit:
         base = _present(connection, turn) if self._lease.trusted else turn.base
         return super()._write(connection, replace(turn, base=base))
-
-
-@dataclass
-class Client:
-    """A thread's work: turns and reads of a few agents on one node, until `ended`, each written down."""
-
-    name: str
-    node: LedgerNode
-    agents: list[str]
-    ended: Event
-    seed: int
-    done: int = 0
-
-    def run(self) -> list[Operation]:
-        chance, seen, number = random.Random(self.seed), list[Operation](), 0
-        while not self.ended.is_set():
-            self.done = len(seen)
-            agent = chance.choice(self.agents)
-            if chance.random() < 0.2:
-                try:
-                    seen.append(self.node.read(agent))
-                except Unavailable:
-                    continue  # which says nothing
-            else:
-                number += 1
-                seen.append(self.node.append(agent, f"{self.name}-{number}", chance.randint(1, ATTEMPTS)))
-        return seen
 
 
 def final(settings: Settings, names: list[str]) -> dict[str, tuple[str, ...]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from benchmarks import nodes
 from benchmarks.nodes import Process
+from tests.system.client import Client
 from tests.system.forked import Forked
-from tests.system.stack import Client
 
 MODEL = "scripted"
 

@@ -15,8 +15,7 @@ from cache_service.cluster.postgres.settings import UnsafeServer, connect
 from gateway.settings import NodeSettings
 from tests import postgres
 
-from .commands import DEPLOY
-from .commands_of_nodes import Started, started
+from .commands import DEPLOY, Started, started
 from .compose_file import compose, environment
 from .test_docker import DOCKERFILE, volumes
 from .unit_file import UnitFile

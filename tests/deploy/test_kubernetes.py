@@ -18,8 +18,7 @@ from agentmem.process.sockets import parse_address
 from cache_service.cluster.postgres.settings import Settings as PostgresSettings
 from gateway.http.middleware import ALIVE, READY
 
-from .commands import DEPLOY
-from .commands_of_nodes import Started, started
+from .commands import DEPLOY, Started, started
 from .compose_file import environment, instructions
 from .test_docker import DOCKERFILE
 

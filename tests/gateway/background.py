@@ -6,18 +6,16 @@ For tests whose client is not async.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.app import Gateway
 from tests.cache_service import conftest as stores
 
-from .running import settings
+from .running import running
 from .scripted import ScriptedWorker
 
 
@@ -27,31 +25,35 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def served(**changed: Any) -> Iterator[Served]:
-    """A gateway, with settings changed, and its worker, while the block runs."""
-    run_dir = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
+def looping() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
+    """What runs a coroutine on an event loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-
-    stack = AsyncExitStack()
-
-    async def start() -> tuple[Gateway, ScriptedWorker]:
-        await stack.enter_async_context(stores.running(run_dir))
-        worker = ScriptedWorker(f"{run_dir}/worker.sock")
-        await worker.start()
-        gateway = Gateway(settings(run_dir, **changed))
-        await gateway.start()
-        return gateway, worker
-
-    gateway, worker = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
     try:
-        yield Served(f"http://{gateway.addresses['http']}", worker)
+        yield lambda work: asyncio.run_coroutine_threadsafe(work, loop).result(30)
     finally:
-        asyncio.run_coroutine_threadsafe(gateway.stop(), loop).result(30)
-        asyncio.run_coroutine_threadsafe(worker.stop(), loop).result(30)
-        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result(30)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)
         loop.close()
-        shutil.rmtree(run_dir)
+
+
+@contextmanager
+def served(**changed: Any) -> Iterator[Served]:
+    """A gateway, with settings changed, and its worker, while the block runs."""
+    stack = AsyncExitStack()
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="am") as directory, looping() as run:
+        run_dir = Path(directory)
+
+        async def start() -> Served:
+            await stack.enter_async_context(stores.running(run_dir))
+            worker = ScriptedWorker(f"{run_dir}/worker.sock")
+            await worker.start()
+            stack.push_async_callback(worker.stop)
+            gateway = await stack.enter_async_context(running(run_dir, **changed))
+            return Served(f"http://{gateway.addresses['http']}", worker)
+
+        try:
+            yield run(start())
+        finally:
+            run(stack.aclose())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,6 @@ Command = Callable[..., Coroutine[Any, Any, Result]]
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loaded machine may answer late."""
     monkeypatch.setattr("gateway.peers.ANSWER_SECONDS", 20.0)
-
-
-@pytest.fixture
-def run_dir() -> Iterator[Path]:
-    """A directory whose name leaves room for socket paths."""
-    path = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

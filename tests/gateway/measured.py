@@ -6,9 +6,7 @@ waits longer, but hardly behind more work.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +23,7 @@ import psutil
 from agentmem.layout import GATEWAY_FILE
 from tests.peaks import Peaks
 
+from .background import looping
 from .scripted import ScriptedWorker
 
 _START_SECONDS = 120.0
@@ -86,30 +85,24 @@ class MeasuredGateway:
 @contextmanager
 def measured_gateway(*flags: str) -> Iterator[MeasuredGateway]:
     """Run a gateway with further flags, and its worker, while the block runs."""
-    run_dir = Path(tempfile.mkdtemp(dir="/tmp", prefix="am"))
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    worker = ScriptedWorker(f"{run_dir}/worker.sock")
-    asyncio.run_coroutine_threadsafe(worker.start(), loop).result(30)
     anywhere = ("--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", "")
-    command = (sys.executable, "-m", "gateway", "--run-dir", str(run_dir), *anywhere, "--grace", "1", *flags)
-    with (run_dir / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        gateway = MeasuredGateway(_url(process, run_dir), psutil.Process(process.pid))
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="am") as directory, looping() as run:
+        run_dir = Path(directory)
+        worker = ScriptedWorker(f"{run_dir}/worker.sock")
+        run(worker.start())
+        command = (sys.executable, "-m", "gateway", "--run-dir", str(run_dir), *anywhere, "--grace", "1", *flags)
+        with (run_dir / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            yield gateway
+            gateway = MeasuredGateway(_url(process, run_dir), psutil.Process(process.pid))
+            try:
+                yield gateway
+            finally:
+                gateway.close()
         finally:
-            gateway.close()
-    finally:
-        process.terminate()
-        process.wait(60)
-        asyncio.run_coroutine_threadsafe(worker.stop(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
-        loop.close()
-        shutil.rmtree(run_dir)
+            process.terminate()
+            process.wait(60)
+            run(worker.stop())
 
 
 def _url(process: subprocess.Popen[bytes], run_dir: Path) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import grpc
 
-from agentmem.errors import AgentmemError, InvalidArgument, NotFound
+from agentmem.errors import AgentmemError, InvalidArgument, NotFound, Unavailable
 from agentmem.process.server import GrpcServer
 from agentmem.v1 import (
     agent_pb2,
@@ -73,6 +73,43 @@ async def hello(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2
     for text in ("Hel", "lo", " 🌍"):
         yield delta(text)
     yield finished()
+
+
+def script(*turns: Sequence[Any]) -> Callable[[Any], AsyncIterator[Any]]:
+    """Turns one after the other, the last again and again: events, errors to raise, and functions to await."""
+    left = list(turns)
+
+    async def turn(_: Any) -> AsyncIterator[Any]:
+        for what in left.pop(0) if len(left) > 1 else left[0]:
+            if isinstance(what, AgentmemError):
+                raise what
+            if callable(what):
+                await what()
+            else:
+                yield what
+
+    return turn
+
+
+def for_ever() -> Coroutine[Any, Any, None]:
+    return asyncio.sleep(3600)
+
+
+async def endless(_: Any) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    yield started()
+    await asyncio.Event().wait()
+
+
+async def broken(_: Any) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    yield started()
+    yield delta("half an ans")
+    raise Unavailable("the engine died", retry_after=2.0)
+
+
+async def flood(_: Any) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    yield started()
+    while True:
+        yield delta("x" * 1000)
 
 
 class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
@@ -174,26 +211,21 @@ class _Agents:
 
         async def unary(request: Any, context: Any) -> Any:
             self._worker.note(request, context)
-            if name in self._worker.refusals:
-                raise self._worker.refusals[name]
-            if name in self._worker.lost:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            await self._fail(name, context)
             return response()
 
         async def upload(requests: Any, context: Any) -> Any:
             refusal: AgentmemError | None = None
             try:
-                async for (
-                    request
-                ) in requests:  # to its end, as the worker does: a client that is cut off learns nothing
+                # To its end, as the worker does: a client that is cut off learns nothing.
+                async for request in requests:
                     try:
                         self._worker.note(request, context)
                     except AgentmemError as error:
                         refusal = error
             finally:  # a cancelled stream just ends here, as a whole one does
                 self._worker.ended.set()
-            if name in self._worker.lost:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            await self._fail(name, context)
             if refusal is not None:
                 raise refusal
             return response()
@@ -206,6 +238,12 @@ class _Agents:
                 yield agent_pb2.ExportAgentResponse(chunk=chunk)
 
         return upload if method.client_streaming else stream if method.server_streaming else unary
+
+    async def _fail(self, name: str, context: Any) -> None:
+        if name in self._worker.refusals:
+            raise self._worker.refusals[name]
+        if name in self._worker.lost:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
     async def FindAgent(self, request: Any, context: Any) -> agent_pb2.FindAgentResponse:
         self._worker.note(request, context)
@@ -223,10 +261,7 @@ class _Agents:
 
     async def DeleteAgent(self, request: Any, context: Any) -> agent_pb2.DeleteAgentResponse:
         self._worker.note(request, context)
-        if "DeleteAgent" in self._worker.refusals:
-            raise self._worker.refusals["DeleteAgent"]
-        if "DeleteAgent" in self._worker.lost:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        await self._fail("DeleteAgent", context)
         return agent_pb2.DeleteAgentResponse(deleted=1, freed_bytes=2048)
 
 
@@ -262,11 +297,7 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
 
 def _services(worker: ScriptedWorker) -> Sequence[Any]:
     return [
-        (
-            "agentmem.v1.InferenceService",
-            inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-            worker,
-        ),
+        ("agentmem.v1.InferenceService", inference_pb2_grpc.add_InferenceServiceServicer_to_server, worker),
         ("agentmem.v1.AgentService", agent_pb2_grpc.add_AgentServiceServicer_to_server, _Agents(worker)),
         ("agentmem.v1.ModelService", model_pb2_grpc.add_ModelServiceServicer_to_server, _Models(worker)),
     ]

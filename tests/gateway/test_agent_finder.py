@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,8 @@ async def test_a_new_conversation_gets_an_agent_that_expires(worker: Agents) -> 
     (search,) = worker.searches
     assert list(search.message_hashes) == chain_of(TALK)
     assert (search.namespace, search.model_id, search.label) == ("ns", "demo", "")
+    await resolved(worker, replace(WANTED, label="team"))
+    assert worker.searches[1].label == "team", "it narrows the search"
 
 
 async def test_an_agent_of_ours_is_gone_on_with(worker: Agents) -> None:
@@ -158,11 +161,6 @@ async def test_of_a_very_long_conversation_the_end_is_looked_for(worker: Agents)
     long = types_pb2.Messages(messages=list(TALK.messages) * 10_001)
     await resolved(worker, Wanted("ns", "demo", messages=long))
     assert list(worker.searches[0].message_hashes) == chain_of(long)[1:]
-
-
-async def test_a_label_narrows_the_search(worker: Agents) -> None:
-    await resolved(worker, Wanted("ns", "demo", messages=TALK, label="team"))
-    assert worker.searches[0].label == "team"
 
 
 async def test_a_retry_finds_the_agent_of_its_turn(worker: Agents) -> None:

@@ -21,7 +21,7 @@ from agentmem.process.sockets import AddressError, parse_address
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.app import Gateway, _bind
 from tests.gateway.running import ANY_PORT, eventually, settings
-from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.scripted import ScriptedWorker, delta, endless, finished, started
 
 
 async def start(run_dir: Path, *arguments: str) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
@@ -89,10 +89,6 @@ async def test_sigterm_lets_streams_end(worker: ScriptedWorker, run_dir: Path) -
 
 @pytest.mark.slow
 async def test_streams_are_ended_after_the_grace(worker: ScriptedWorker, run_dir: Path) -> None:
-    async def endless(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        await asyncio.Event().wait()
-
     worker.script = endless
     process, addresses = await start(run_dir, "--grace", "0.2")
     async with connect(addresses["grpc"]) as channel:

@@ -1,19 +1,24 @@
-"""Pages, what happened between two of them, and quantiles."""
+"""Pages, what happened between two of them, quantiles, and what is said of pages that cannot be read."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.process.exposition import LATENCY_BUCKETS
-from gateway.pages import Page, histogram_quantile, increase, restarted
+from gateway import pages
+from gateway.pages import Page, histogram_quantile, increase, read_page, restarted
 from tests.gateway.http.example import Process
 
-FIRST_TOKEN = "agentmem_time_to_first_token_seconds"
 TEXT = """\
 # HELP agentmem_prefix_cache_hits_total Prompt tokens whose KV was reused.
 # TYPE agentmem_prefix_cache_hits_total counter
@@ -64,14 +69,6 @@ def test_nor_does_a_damaged_page(data: st.DataObject) -> None:
 amounts = st.floats(0, 1e12)
 
 
-def page(values: dict[tuple[str, str], float], started: float | None) -> Page:
-    process = Process(started)
-    process.set("agentmem_num_requests_running", 1)
-    for (model, tier), value in values.items():
-        process.count("agentmem_prefix_cache_hits", value, model_id=model, tier=tier)
-    return process.page()
-
-
 @given(st.lists(st.lists(amounts.map(round), max_size=5), min_size=1, max_size=6))
 def test_increases_add_up_to_what_happened(readings: list[list[int]]) -> None:
     process = Process()
@@ -86,52 +83,30 @@ def test_increases_add_up_to_what_happened(readings: list[list[int]]) -> None:
     assert seen == sum(map(sum, readings))
 
 
+def page(count: int | None, started: float | None) -> Page:
+    process = Process(started)
+    process.set("agentmem_num_requests_running", 1)
+    if count is not None:
+        process.count("agentmem_prefix_cache_hits", count, model_id="a", tier="hot")
+    return process.page()
+
+
 @given(amounts.map(round), amounts.map(round))
 def test_a_restarted_process_counts_from_zero(before: int, after: int) -> None:
-    values = [{("a", "hot"): float(number)} for number in (before, after)]
-    assert increase(page(values[0], 5.0), page(values[1], 6.0)).total(HITS) == after
-    assert increase(page(values[0], 5.0), page(values[1], 5.0)).total(HITS) == (
-        after - before if after >= before else after
-    )
+    assert increase(page(before, 5.0), page(after, 6.0)).total(HITS) == after
+    assert increase(page(before, 5.0), page(after, 5.0)).total(HITS) == (after - before if after >= before else after)
 
 
 def test_restarts_are_known_by_the_start_or_by_what_became_smaller() -> None:
-    one, other = {("a", "hot"): 3.0}, {("a", "hot"): 2.0}
-    assert restarted(page(one, 5.0), page(one, 6.0))
-    assert not restarted(page(one, 5.0), page(one, 5.0))
-    assert restarted(page(one, None), page(other, None))
-    assert not restarted(page(other, None), page(one, None))
-    assert not restarted(page(one, None), page({}, None))  # a series that went
-
-
-def quantile_of(page: Page, quantile: float, **labels: str) -> float | None:
-    buckets = page.where(**labels).by("le", f"{FIRST_TOKEN}_bucket")
-    return histogram_quantile(quantile, {float(bound): count for bound, count in buckets.items()})
-
-
-def test_quantiles_are_of_what_was_observed_in_the_interval() -> None:
-    process = Process()
-    process.observe(FIRST_TOKEN, [100.0] * 50, tier="none", model_id="a")
-    before = process.page()
-    process.observe(FIRST_TOKEN, [0.02] * 9, tier="hot", model_id="a")
-    process.observe(FIRST_TOKEN, [0.4], tier="none", model_id="a")
-    grown = increase(before, process.page())
-    assert grown.total(f"{FIRST_TOKEN}_count") == 10
-    assert quantile_of(grown, 0.5, tier="none") == pytest.approx(0.375)
-    p50, p95 = (quantile_of(grown, quantile, model_id="a") for quantile in (0.5, 0.95))
-    assert p50 is not None
-    assert 0.01 <= p50 <= 0.025
-    assert p95 is not None
-    assert 0.25 <= p95 <= 0.5
-    assert quantile_of(grown, 0.5, tier="warm") is None
+    assert restarted(page(3, 5.0), page(3, 6.0))
+    assert not restarted(page(3, 5.0), page(3, 5.0))
+    assert restarted(page(3, None), page(2, None))
+    assert not restarted(page(2, None), page(3, None))
+    assert not restarted(page(3, None), page(None, None))  # a series that went
 
 
 BOUNDS = (*LATENCY_BUCKETS, math.inf)
 quantiles = st.floats(0, 1)
-
-
-def buckets(values: list[float]) -> dict[float, float]:
-    return {bound: float(sum(value <= bound for value in values)) for bound in BOUNDS}
 
 
 @pytest.mark.parametrize(
@@ -157,3 +132,52 @@ def test_as_prometheus_has_it(quantile: float, counts: dict[float, float], answe
 def test_counts_that_were_read_while_they_grew_give_no_nonsense(counts: dict[float, float], quantile: float) -> None:
     found = histogram_quantile(quantile, counts)
     assert found is None or 0 <= found <= max(bound for bound in counts if math.isfinite(bound)) * (1 + 1e-9)
+
+
+NOT_THAT = ", not the store's; give the address that it really has"
+GATEWAYS = b'agentmem_build_info{service="gateway",version="1"} 1\n'
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """An HTTP server that answers so; its address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PATIENCE", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert await read_page("worker", address) == f"{address} does not answer within 0.2 seconds"
+    assert await read_page("worker", address) == f"nothing listens at {address}"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (404, b"not found", "ADDRESS answers with status 404; is that its page of metrics?"),
+        (200, b"<html></html>", "what ADDRESS answers is no page of metrics; another program may have its port"),
+        (200, b"process_start_time_seconds 1\n", f"ADDRESS has another program's page{NOT_THAT}"),
+        (200, GATEWAYS, f"ADDRESS has the gateway's page{NOT_THAT}"),
+        (200, b"", "what ADDRESS answers has no metrics; another program may have its port"),
+        (200, b"up\xff 1\n", "what ADDRESS answers is no page of metrics; another program may have its port"),
+    ],
+)
+async def test_what_is_no_page_is_said(status: int, body: bytes, why: str) -> None:
+    with answering(status, body) as address:
+        assert await read_page("store", address) == why.replace("ADDRESS", address)

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
 from agentmem.process.health import WRITES, Health
 from agentmem.process.server import GrpcServer
-from gateway.app import Gateway
 from gateway.peers import Peers
 
-from .scripted import ScriptedWorker
+from .running import eventually
 
 SERVICES = {"worker": "agentmem.v1.InferenceService", "store": "agentmem.v1.CacheStoreService"}
 
@@ -123,27 +120,21 @@ async def watching(world: Watched) -> AsyncIterator[None]:
         await task
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_what_peers_say_and_that_they_end_is_known_at_once(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentmem.process.health_changes.QUIET_SECONDS", 1000.0)
     async with watched(run_dir) as world, watching(world):
         await world.servers["worker"].set_serving(False)
-        await until(lambda: world.changes == [True, False])
+        await eventually(lambda: world.changes == [True, False])
         await world.servers["worker"].set_serving(True)
-        await until(lambda: world.changes == [True, False, True])
+        await eventually(lambda: world.changes == [True, False, True])
         await world.servers["store"].set_health(WRITES, "full")
-        await until(lambda: world.peers.unready == "full")
+        await eventually(lambda: world.peers.unready == "full")
         await world.servers["store"].stop(0)
-        await until(lambda: not world.up["store"])
+        await eventually(lambda: not world.up["store"])
         await world.servers["worker"].stop(0)
-        await until(lambda: "worker cannot be reached" in world.peers.unready)
+        await eventually(lambda: "worker cannot be reached" in world.peers.unready)
         assert world.changes == [True, False, True, False]
 
 
@@ -178,26 +169,8 @@ async def test_a_peer_that_hangs_is_noticed_by_who_asks(run_dir: Path, monkeypat
     monkeypatch.setattr(Health, "Check", check)
     async with watched(run_dir) as world, watching(world):
         hanging.set()
-        await until(lambda: "did not answer" in world.peers.asked())
+        await eventually(lambda: "did not answer" in world.peers.asked())
         assert world.changes == [True, False]
         answering.set()
-        await until(lambda: world.changes == [True, False, True])
+        await eventually(lambda: world.changes == [True, False, True])
         assert world.peers.unready == ""
-
-
-async def test_the_grpc_health_of_a_gateway_is_the_workers(
-    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient
-) -> None:
-    async with connect(gateway.addresses["grpc"]) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-
-        async def becomes(status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
-            async with asyncio.timeout(20):
-                while (await health.Check(health_pb2.HealthCheckRequest())).status != status:
-                    await asyncio.sleep(0.01)
-
-        await becomes(health_pb2.HealthCheckResponse.SERVING)
-        await worker.server.set_serving(False)
-        await becomes(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await worker.server.set_serving(True)
-        await becomes(health_pb2.HealthCheckResponse.SERVING)

@@ -15,6 +15,7 @@ import pytest
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.metrics import GatewayMetrics
 
+from .running import connected
 from .scripted import ScriptedWorker, delta, finished, started
 from .secured import add_key, secured, showing
 
@@ -65,7 +66,9 @@ async def test_canaries(
             async with showing(gateway, shown) as (_, stranger):
                 answers += await failures(grpc_generate(stranger))
         # What is no HTTP, and no message of the contract.
-        answers += [await raw(gateway.addresses["http"], f"GET / {key} {PROMPT}\r\n\r\n".encode())]
+        async with connected(gateway) as (reader, writer):
+            writer.write(f"GET / {key} {PROMPT}\r\n\r\n".encode())
+            answers.append((await reader.read()).decode())
         for field in (b"\xff" + PROMPT.encode(), PROMPT.encode() * 2):
             answers += await failures(channel.unary_unary("/agentmem.v1.AgentService/GetAgent")(field))
         # A gateway that breaks in the midst of it all.
@@ -108,12 +111,3 @@ async def failures(call: Any) -> list[str]:
 
 async def page(http: httpx.AsyncClient, body: dict[str, Any]) -> str:
     return (await http.post("/v1/chat/completions", json=body)).text
-
-
-async def raw(address: str, sent: bytes) -> str:
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(sent)
-    answer = await reader.read()
-    writer.close()
-    return answer.decode()

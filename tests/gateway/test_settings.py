@@ -1,7 +1,11 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from agentmem.process.settings import SettingsError, load
-from gateway.settings import GatewaySettings
+from gateway.settings import GatewaySettings, check_files
 
 
 @pytest.mark.parametrize("flag", ["--http", "--grpc", "--metrics"])
@@ -50,3 +54,17 @@ def test_a_public_door_asks_for_something(door: str) -> None:
 def test_tls_by_halves(arguments: list[str]) -> None:
     with pytest.raises(SettingsError, match=r"^tls_"):
         load(GatewaySettings, arguments)
+
+
+def test_a_file_of_keys_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text("{")
+    keys.chmod(0o600)
+    with pytest.raises(SettingsError, match="keys: "):
+        check_files(load(GatewaySettings, ["--keys", str(keys)]))
+
+
+def test_agentmem_up_does_not_import_the_doors() -> None:
+    program = "import sys, gateway.cli.up.command; print('gateway.app' in sys.modules, 'starlette' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["False", "False"]

@@ -84,31 +84,26 @@ async def test_a_reader_that_is_cancelled_cancels_the_call() -> None:
     assert call.cancelled
 
 
-class UnaryCall:
+class UnaryCall(CancelledCall):
     """A call with one response, which this end cancels as a closed channel does, or which never comes."""
 
-    def __init__(self, *, cancelled: bool) -> None:
-        self._cancelled = cancelled
-        self.cancelled = False
+    def __init__(self, *, ends: bool) -> None:
+        super().__init__(0)
+        self._ends = ends
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if self._cancelled:
+        if self._ends:
             raise asyncio.CancelledError
         yield from asyncio.Event().wait().__await__()
 
-    def cancel(self) -> bool:
-        self.cancelled = True
-        return True
-
 
 async def test_who_waits_for_a_response_learns_that_the_call_was_cancelled() -> None:
-    call: Any = UnaryCall(cancelled=True)
     with pytest.raises(errors.Unavailable):
-        await result(call)
+        await result(UnaryCall(ends=True))
 
 
 async def test_a_caller_that_is_cancelled_cancels_the_call() -> None:
-    call: Any = UnaryCall(cancelled=False)
+    call = UnaryCall(ends=False)
     waiting = asyncio.create_task(result(call))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -33,6 +33,31 @@ AT_ANY_MOMENT = frozenset({"Running by node"})
 """Panels of what is there for a moment: at 0, unless a scrape comes in it."""
 
 
+async def scraped(asked: Prometheus, processes: int) -> None:
+    """Wait until each of so many processes was scraped again, while it was up."""
+    query = f"min(timestamp(up)) >= {time.time():.3f} and count(up == 1) == {processes}"
+    async with asyncio.timeout(60):
+        while not asked.query(query):
+            await asyncio.sleep(0.1)
+
+
+def needs_a_cluster(expression: str) -> bool:
+    """Return whether a single machine has no series of it."""
+    return bool(metric_names(expression) & of_a_cluster())
+
+
+def alerts_compare(asked: Prometheus, at: float, *, of_clusters: bool) -> int:
+    """Assert that alerts have something to compare, and return the number of comparisons.
+
+    With `bool` a comparison answers where both sides have data, whatever it says; see tests/promql.py.
+    """
+    rules = [rule for group in asked.get("rules")["groups"] for rule in group["rules"] if rule["type"] == "alerting"]
+    assert len(rules) >= 15 and {rule["health"] for rule in rules} == {"ok"}
+    compared = [arm for rule in rules for arm in arms(rule["query"]) if needs_a_cluster(arm) == of_clusters]
+    assert [arm for arm in compared if not values(asked.query(with_bool(arm), at))] == []
+    return len(compared)
+
+
 @dataclass
 class Recorded:
     """What a Prometheus sees of the nodes `names` since `begin`; or why there is none."""
@@ -42,20 +67,12 @@ class Recorded:
     missing: str = ""
     begin: float = 0.0
 
-    async def scraped(self, times: int) -> None:
-        """Wait until each process was scraped so often again, while it was up."""
-        if self.asked is None:
-            return
-        since, wanted = time.time() + (times - 1) * INTERVAL, len(SERVICES) * len(self.names)
-        async with asyncio.timeout(60):
-            while not self.asked.query(f"min(timestamp(up)) >= {since:.3f} and count(up == 1) == {wanted}"):
-                await asyncio.sleep(0.1)
-
     async def show(self) -> None:
         """Assert that each panel of the cluster's dashboard has data, and each alert something to compare."""
         if self.asked is None:
             pytest.skip(self.missing)
-        await self.scraped(2)
+        for _ in range(2):
+            await scraped(self.asked, len(SERVICES) * len(self.names))
         end = time.time()
         board = Dashboard("cluster")
         query = re.fullmatch(r"label_values\((.+), (\w+)\)", board.queries["instance"])
@@ -79,17 +96,7 @@ class Recorded:
         assert still <= NEED_A_FAULT.keys() | AT_ANY_MOMENT, "panels that should have moved"
         counted = [points for (title, _), points in seen.items() if title == "Ready"]
         assert counted == [[len(nodes)]] * 2, "ready ones, and those that are known"
-        self._alerts_compare(end)
-
-    def _alerts_compare(self, end: float) -> None:
-        assert self.asked is not None
-        groups, compared = self.asked.get("rules")["groups"], 0
-        for rule in (rule for group in groups for rule in group["rules"] if rule["type"] == "alerting"):
-            for arm in arms(rule["query"]):
-                if metric_names(arm) & of_a_cluster():
-                    assert values(self.asked.query(with_bool(arm), end)), f"{rule['name']} has nothing to compare"
-                    compared += 1
-        assert compared >= 3
+        assert alerts_compare(self.asked, end, of_clusters=True) >= 3
 
 
 @asynccontextmanager
@@ -107,6 +114,6 @@ async def recording(stacks: dict[str, Stack], folder: Path) -> AsyncIterator[Rec
     config = prometheus.shipped_config(folder, addresses, f"{INTERVAL:g}s")
     with prometheus.running(config, folder) as asked:
         recorded = Recorded(list(stacks), asked)
-        await recorded.scraped(1)
+        await scraped(asked, len(SERVICES) * len(stacks))
         recorded.begin = time.time()
         yield recorded

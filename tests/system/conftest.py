@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.system.client import Client
 from tests.system.shared import DEMO, SharedStacks
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 from tests.tiny_models import write_llama
 
 if TYPE_CHECKING:

@@ -4,10 +4,8 @@ by_number      states are taken for the same where uid and number are, by the wo
 after_commit   the process is killed between the ledger's fsync and the answer, once (a file remembers)
 engine_dies    the engine thread dies at the first prefill of more than 100 tokens; the process ends FAULT_EXIT_SECONDS
                later
-slow_writes    files of KV are written FAULT_WRITE_SECONDS later
 """
 
-import asyncio
 import os
 import signal
 from dataclasses import replace
@@ -76,17 +74,7 @@ def _engine_dies() -> None:
     BatchEngine._next_chunk = dying  # type: ignore[method-assign]
 
 
-def _slow_writes() -> None:
-    stage = StoreClient.stage
-
-    async def late(self: StoreClient, *arguments: Any) -> Any:
-        await asyncio.sleep(float(os.environ["FAULT_WRITE_SECONDS"]))
-        return await stage(self, *arguments)
-
-    StoreClient.stage = late  # type: ignore[method-assign]
-
-
 if __name__ == "__main__":
     faults = {"after_commit": _after_commit, "by_number": _by_number, "engine_dies": _engine_dies}
-    {"": lambda: None, **faults, "slow_writes": _slow_writes}[_FAULT]()
+    {"": lambda: None, **faults}[_FAULT]()
     main()

@@ -8,7 +8,7 @@ import pytest
 
 from agentmem.v1 import agent_pb2, cache_store_pb2, portable_pb2, types_pb2
 from inference_service.portable.format import BEGINNING, framed
-from tests.system.stack import Client
+from tests.system.client import Client
 
 CHUNK = 256 * 1024
 

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2, workflow_pb2
-from tests.system.stack import chat
+from tests.system.client import chat
 
 MODEL = "demo"
 SECRET = "The colour of the boat is purple. The key is in the cellar. "
@@ -79,6 +79,14 @@ def _on_agent(request: type[Message], says: grpc.StatusCode | Says = NOT_FOUND, 
     return Rpc(lambda namespace: request(key=key(namespace), **fields), says)  # type: ignore[call-arg]
 
 
+def _asked(request: type[Message], says: grpc.StatusCode | Says, **fields: Any) -> Rpc:
+    return Rpc(lambda namespace: request(namespace=namespace, **fields), says)  # type: ignore[call-arg]
+
+
+def _of_all(asked: Message, says: grpc.StatusCode | Says) -> Rpc:
+    return Rpc(lambda _: asked, says, names_none=True)
+
+
 def _imported(namespace: str) -> list[Message]:
     # The rest of bob's file does not matter: its key is refused, or its header is.
     return [
@@ -140,39 +148,26 @@ RPCS: dict[str, list[Rpc]] = {
         )
     ],
     f"{_INFERENCE}/Abort": [
-        Rpc(
-            lambda ns: inference_pb2.AbortRequest(namespace=ns, request_id="bobs-running-turn"),
-            lambda answers: not answers[0].aborted,
-        )
+        _asked(inference_pb2.AbortRequest, lambda answers: not answers[0].aborted, request_id="bobs-running-turn")
     ],
     f"{_AGENTS}/GetAgent": [_on_agent(agent_pb2.GetAgentRequest)],
     f"{_AGENTS}/ListAgents": [
-        Rpc(
-            lambda ns: agent_pb2.ListAgentsRequest(namespace=ns, page_size=1000),
+        _asked(
+            agent_pb2.ListAgentsRequest,
             lambda pages: "bob" not in {agent.key.namespace for page in pages for agent in page.agents},
+            page_size=1000,
         ),
-        Rpc(
-            lambda ns: agent_pb2.ListAgentsRequest(namespace=ns, agent_id=AGENT),
-            lambda pages: not any(page.agents for page in pages),
-        ),
+        _asked(agent_pb2.ListAgentsRequest, lambda pages: not any(page.agents for page in pages), agent_id=AGENT),
     ],
     f"{_AGENTS}/ListTurns": [_on_agent(agent_pb2.ListTurnsRequest, include_text=True)],
     f"{_AGENTS}/ListBlocks": [_on_agent(agent_pb2.ListBlocksRequest)],
     f"{_AGENTS}/FindAgent": [
-        Rpc(
-            lambda ns: agent_pb2.FindAgentRequest(namespace=ns, model_id=MODEL, message_hashes=chain_of(PROMPT)),
-            lambda answers: not answers[0].HasField("agent"),
-        ),
-        Rpc(
-            lambda ns: agent_pb2.FindAgentRequest(
-                namespace=ns, model_id=MODEL, message_hashes=chain_of(PROMPT), label=LABEL
-            ),
-            lambda answers: not answers[0].HasField("agent"),
-        ),
-        Rpc(
-            lambda ns: agent_pb2.FindAgentRequest(namespace=ns, model_id=MODEL, request_id=TURN),
-            lambda answers: not answers[0].HasField("agent"),
-        ),
+        _asked(agent_pb2.FindAgentRequest, lambda answers: not answers[0].HasField("agent"), model_id=MODEL, **sought)
+        for sought in (
+            {"message_hashes": chain_of(PROMPT)},
+            {"message_hashes": chain_of(PROMPT), "label": LABEL},
+            {"request_id": TURN},
+        )
     ],
     f"{_AGENTS}/DeleteAgent": [
         _on_agent(agent_pb2.DeleteAgentRequest),
@@ -203,21 +198,16 @@ RPCS: dict[str, list[Rpc]] = {
     f"{_AGENTS}/ExportAgent": [_on_agent(agent_pb2.ExportAgentRequest)],
     f"{_AGENTS}/ImportAgent": [Rpc(_imported, DENIED)],
     f"{_MODELS}/ListModels": [
-        Rpc(
-            lambda _: model_pb2.ListModelsRequest(),
-            lambda pages: pages[0].models and not pages[0].models[0].source,
-            names_none=True,
-        )
+        _of_all(model_pb2.ListModelsRequest(), lambda pages: pages[0].models and not pages[0].models[0].source)
     ],
     f"{_MODELS}/GetModel": [
-        Rpc(
-            lambda _: model_pb2.GetModelRequest(),
+        _of_all(
+            model_pb2.GetModelRequest(),
             lambda answers: (answers[0].model.model_id, answers[0].model.source) == (MODEL, ""),
-            names_none=True,
         )
     ],
-    f"{_MODELS}/LoadModel": [Rpc(lambda _: model_pb2.LoadModelRequest(model_id=MODEL), DENIED, names_none=True)],
-    f"{_MODELS}/UnloadModel": [Rpc(lambda _: model_pb2.UnloadModelRequest(model_id=MODEL), DENIED, names_none=True)],
+    f"{_MODELS}/LoadModel": [_of_all(model_pb2.LoadModelRequest(model_id=MODEL), DENIED)],
+    f"{_MODELS}/UnloadModel": [_of_all(model_pb2.UnloadModelRequest(model_id=MODEL), DENIED)],
     f"{_WORKFLOWS}/RunWorkflow": [
         Rpc(run_workflow, lambda events: _ran(events) and events[0].started.workflow.workflow_id not in WORKFLOW_IDS),
         Rpc(
@@ -230,15 +220,11 @@ RPCS: dict[str, list[Rpc]] = {
         ),
     ],
     f"{_WORKFLOWS}/CheckWorkflow": [
-        Rpc(
-            lambda _: workflow_pb2.CheckWorkflowRequest(definition_yaml=WORKFLOW),
-            lambda answers: answers[0].name == "talk",
-            names_none=True,
-        )
+        _of_all(workflow_pb2.CheckWorkflowRequest(definition_yaml=WORKFLOW), lambda answers: answers[0].name == "talk")
     ],
     f"{_WORKFLOWS}/ListWorkflows": [
-        Rpc(
-            lambda ns: workflow_pb2.ListWorkflowsRequest(namespace=ns),
+        _asked(
+            workflow_pb2.ListWorkflowsRequest,
             lambda answers: all(run.workflow_id not in WORKFLOW_IDS for run in answers[0].workflows),
         )
     ],

@@ -20,17 +20,18 @@ from google.protobuf.message_factory import GetMessageClass
 from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, workflow_pb2
 from tests.system import isolation
+from tests.system.client import chat
 from tests.system.files import CHUNK
 from tests.system.isolation import KEPT, LABEL, PROMPT, RPCS, SNAPSHOT, TURN, Rpc, key
 from tests.system.isolation_routes import BOBS_RUN, ROUTES, Http
-from tests.system.stack import Stack, chat
+from tests.system.stack import Stack
 
 
 class Caller:
     """Who calls with one key, or with none."""
 
     def __init__(self, stack: Stack, secret: str = "") -> None:
-        self.channel = connect(f"127.0.0.1:{stack.ports['grpc']}", key=secret)
+        self.channel = connect(stack.grpc, key=secret)
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         self.http = httpx.AsyncClient(base_url=stack.url, headers=headers, timeout=60)
         self.agents: Any = agent_pb2_grpc.AgentServiceStub(self.channel)

@@ -12,10 +12,8 @@ import inspect
 import os
 import re
 import shutil
-import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -52,29 +50,15 @@ class Program:
         self.environment = {**os.environ, **given}
 
     async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
-        with _heeding_ctrl_c():
-            return await asyncio.create_subprocess_exec(
-                *self._command,
-                *arguments,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self.environment,
-            )
+        return await asyncio.create_subprocess_exec(
+            *(*self._command, *arguments),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment,
+        )
 
     async def run(self, *arguments: str, status: int = 0) -> Ended:
         return await ended(await self.begin(*arguments), status)
-
-
-@contextmanager
-def _heeding_ctrl_c() -> Iterator[None]:
-    """What is started has not inherited that SIGINT is ignored, as it is in a shell's background job."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 async def ended(process: asyncio.subprocess.Process, status: int = 0) -> Ended:

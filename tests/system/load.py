@@ -6,8 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,7 @@ import pytest
 from tests import blas
 from tests.system.stack import Stack, running
 
-DOORS_AND_ENGINE = {"gateway": "gateway", "worker": "inference_service"}
-ALL = {**DOORS_AND_ENGINE, "store": "cache_service"}
-"""Services that tell what they hold, and their modules."""
+MODULES = {"gateway": "gateway", "worker": "inference_service", "store": "cache_service"}
 PATIENCE = 300
 MEGABYTE = 1 << 20
 EXECUTOR = min(32, (os.cpu_count() or 1) + 4)
@@ -61,10 +58,6 @@ class Chat:
                 self.last = chunk
             yield chunk
 
-    def drain(self) -> None:
-        """Take what comes, at last."""
-        self.writer.transport.resume_reading()
-
     async def close(self) -> None:
         """Leave, wherever the stream is."""
         self.writer.close()
@@ -72,19 +65,9 @@ class Chat:
             await self.writer.wait_closed()
 
 
-async def open_chat(
-    stack: Stack, agent: str, messages: list[tuple[str, str]], *, slow: bool = False, **fields: object
-) -> Chat:
-    """Send a streamed chat completion of `agent` and read nothing yet. `slow`: only after `drain`."""
-    bound = socket.socket()
-    if slow:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
-    bound.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(bound, ("127.0.0.1", stack.ports["http"]))
-    reader, writer = await asyncio.open_connection(sock=bound, limit=1 << 18)
-    if slow:
-        writer.transport.pause_reading()
+async def open_chat(stack: Stack, agent: str, messages: list[tuple[str, str]], **fields: object) -> Chat:
+    """Send a streamed chat completion of `agent` and read nothing yet."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stack.ports["http"], limit=1 << 18)
     chat = [{"role": role, "content": text} for role, text in messages]
     body = json.dumps({"model": stack.model, "stream": True, "messages": chat, **fields}).encode()
     head = (
@@ -109,18 +92,11 @@ async def complete(stack: Stack, agent: str, messages: list[tuple[str, str]], **
 
 @asynccontextmanager
 async def observed(
-    model: str,
-    folder: Path,
-    patch: pytest.MonkeyPatch,
-    *,
-    worker_flags: tuple[str, ...] = (),
-    gateway_flags: tuple[str, ...] = (),
-    store_flags: tuple[str, ...] = (),
+    model: str, folder: Path, patch: pytest.MonkeyPatch, **flags: tuple[str, ...]
 ) -> AsyncIterator[Stack]:
     """The three services, which tell what they hold in files of `folder`."""
     for name, value in {blas.VARIABLE: "1", "OBSERVED_DIR": str(folder)}.items():
         patch.setenv(name, value)
-    flags = {"worker_flags": worker_flags, "gateway_flags": gateway_flags, "store_flags": store_flags}
     async with running(model, "store", "worker", "gateway", under=("tests.system.observed",), **flags) as stack:
         yield stack
 
@@ -142,24 +118,24 @@ class Holdings:
     counts: dict[str, dict[str, int]]
 
 
-async def holdings(stack: Stack, observed: Mapping[str, str] = DOORS_AND_ENGINE) -> Holdings:
+async def holdings(stack: Stack) -> Holdings:
     """Ask services. OBSERVED_DIR says where they tell it.
 
     The fewest of several looks: services ask each other how they are all the time, and hold tasks while they ask.
     """
-    counts = {name: await _counts(stack, name, module) for name, module in observed.items()}
+    counts = {name: await _counts(stack, name, module) for name, module in MODULES.items()}
     for _ in range(LOOKS - 1):
         await asyncio.sleep(0.1)
-        for name, module in observed.items():
+        for name, module in MODULES.items():
             now = await _counts(stack, name, module)
             counts[name] = {kind: min(count, now[kind]) for kind, count in counts[name].items()}
-    memory = {name: psutil.Process(stack.processes[name].pid).memory_info().rss for name in observed}
+    memory = {name: psutil.Process(stack.processes[name].pid).memory_info().rss for name in MODULES}
     return Holdings(memory, counts)
 
 
-def check_flat(before: Holdings, after: Holdings, *names: str, grown: int = 8 * MEGABYTE) -> None:
-    """Nothing has grown but by what allocators and caches keep (default: in all that were asked)."""
-    for name in names or before.memory:
+def check_flat(before: Holdings, after: Holdings, grown: int) -> None:
+    """Nothing has grown but by what allocators and caches keep."""
+    for name in before.memory:
         assert after.memory[name] <= before.memory[name] + grown + PEAKS.get(name, 0), (name, before, after)
         mine, now = before.counts[name], after.counts[name]
         assert now["in_use"] <= mine["in_use"] + IN_USE, (name, before, after)
@@ -187,7 +163,7 @@ async def idle(stack: Stack) -> None:
     written = -1.0
     async with asyncio.timeout(PATIENCE):
         while True:
-            busy = [await _running(stack, door) for door in ("http", "grpc")]
+            busy = [await stack.metric("gateway", "agentmem_gateway_num_requests_running")]
             for state in ("running", "waiting"):
                 busy.append(await stack.metric("worker", f"agentmem_num_requests_{state}"))
             now = await stack.metric("worker", "agentmem_cache_store_seconds_count")
@@ -195,26 +171,3 @@ async def idle(stack: Stack) -> None:
                 return
             written = now
             await asyncio.sleep(0.2)
-
-
-async def _running(stack: Stack, door: str) -> float:
-    return await stack.metric("gateway", "agentmem_gateway_num_requests_running", door=door)
-
-
-@asynccontextmanager
-async def peak_of_running(stack: Stack) -> AsyncIterator[Callable[[], float]]:
-    """The most requests that the HTTP door was seen to answer at a time."""
-    peak = 0.0
-
-    async def watch() -> None:
-        nonlocal peak
-        while True:
-            peak = max(peak, await _running(stack, "http"))
-            await asyncio.sleep(0.1)
-
-    watching = asyncio.create_task(watch())
-    try:
-        yield lambda: peak
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)

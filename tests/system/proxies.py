@@ -1,28 +1,92 @@
-"""Proxies that break what is answered: the end of an answer is lost, or its stream is reset. What is asked arrives."""
+"""Proxies that break what is answered: at a byte, at its end, or by a reset of its stream. What is asked arrives."""
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
+
+from benchmarks.proxy import Proxy, Target
 
 CANCEL: Final = 8
 INTERNAL_ERROR: Final = 2
 """Codes of RFC 9113, section 7."""
 
-_CHUNK = 1 << 16
+_PREFACE: Final = b"PRI * HTTP/2.0"
 _PREFACE_BYTES: Final = 24
 _HEADER_BYTES: Final = 9
-_DATA, _RST_STREAM = 0, 3
+_DATA, _HEADERS, _RST_STREAM = 0, 1, 3
 
 
-class _Proxy(ABC):
-    """Listens on `port` of this machine while the block runs, and carries to another port and back."""
+class CuttingProxy(Proxy):
+    def __init__(self, target: Target) -> None:
+        self.answered = 0
+        self._cut_at: int | None = None
+        self._cut_in: int | None = None
+        self._hold_at: int | None = None
+        super().__init__(target)
 
-    def __init__(self, target: int) -> None:
+    def cut_after(self, count: int) -> None:
+        """Break the connections once, after so many more bytes of answers."""
+        with self._lock:
+            self._cut_at = self.answered + count
+
+    def cut_answer_after(self, count: int) -> None:
+        """Break once, after so many bytes of the next call's answer, without what HTTP/2 says of an earlier call."""
+        with self._lock:
+            self._cut_in = count
+
+    @contextmanager
+    def losing_answers_after(self, count: int) -> Iterator[None]:
+        """Carry so many more bytes of answers, and lose all others until the connections break at the block's end."""
+        with self._lock:
+            self._hold_at = self.answered + count
+        try:
+            yield
+            with self.cut():
+                pass
+        finally:
+            self._flow()
+
+    def _asked(self, question: bytes) -> int:
+        with self._lock:
+            if self._cut_in is not None and _begins_a_call(question):
+                self._cut_at, self._cut_in = self.answered + self._cut_in, None
+        return len(question)
+
+    def _answered(self, answer: bytes) -> int:
+        """Return how many of its bytes arrive."""
+        with self._lock:
+            size = len(answer)
+            if self._cut_at is not None and self.answered + size > self._cut_at:
+                size, self._cut_at = self._cut_at - self.answered, None
+            self.answered += size
+            if self._hold_at is not None and self.answered >= self._hold_at:
+                self._answers.clear()
+                self._hold_at = None
+        return size
+
+
+def _begins_a_call(data: bytes) -> bool:
+    at = _PREFACE_BYTES if data.startswith(_PREFACE) else 0
+    while at + _HEADER_BYTES <= len(data):
+        if data[at + 3] == _HEADERS:
+            return True
+        at += _HEADER_BYTES + int.from_bytes(data[at : at + 3], "big")
+    return False
+
+
+class ResettingStreams:
+    """Carries HTTP/2 on `port` of this machine, but resets the first stream that is answered after its first message.
+
+    Towards both ends: to the client with `code`, as a server or a proxy does that gives it up. All other streams are
+    carried whole.
+    """
+
+    def __init__(self, target: int, code: int) -> None:
+        self._code: int | None = code
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -54,56 +118,6 @@ class _Proxy(ABC):
             self._writers -= mine
 
     async def _ask(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        await _carry(_pieces(source), sink)
-
-    @abstractmethod
-    async def _answer(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, asking: asyncio.StreamWriter
-    ) -> None:
-        """Carry what comes back to `sink`; `asking` is the way to where it comes from."""
-
-
-class LosingAnswers(_Proxy):
-    """Carries `after` bytes back, all connections together, and nothing more until `break_connections`.
-
-    Connections that are made later carry everything.
-    """
-
-    def __init__(self, target: int, *, after: int) -> None:
-        super().__init__(target)
-        self._left: int | None = after
-
-    def break_connections(self) -> None:
-        """End all connections, and lose nothing from now on."""
-        self._left = None
-        self._close()
-
-    async def _answer(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, asking: asyncio.StreamWriter
-    ) -> None:
-        await _carry(self._beginning(_pieces(source)), sink)
-
-    async def _beginning(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        async for piece in pieces:
-            if self._left is None:
-                yield piece
-                continue
-            kept = piece[: self._left]
-            self._left -= len(kept)
-            if kept:
-                yield kept
-
-
-class ResettingStreams(_Proxy):
-    """Carries HTTP/2, but resets the first stream that is answered behind its first message, towards both ends: to the
-    client with `code`, as a server or a proxy does that gives it up. All other streams are carried whole.
-    """
-
-    def __init__(self, target: int, code: int) -> None:
-        super().__init__(target)
-        self._code: int | None = code
-
-    async def _ask(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             sink.write(await source.readexactly(_PREFACE_BYTES))
             async for frame in _frames(source):
@@ -127,20 +141,6 @@ class ResettingStreams(_Proxy):
                     reset, self._code = stream, None
                 await sink.drain()
         sink.close()
-
-
-async def _pieces(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    with suppress(ConnectionError):
-        while piece := await reader.read(_CHUNK):
-            yield piece
-
-
-async def _carry(pieces: AsyncIterator[bytes], writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        async for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-    writer.close()
 
 
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import pytest
 
 from agentmem.v1 import model_pb2, types_pb2
 from tests.oracle import Oracle
-from tests.system.stack import Client, Stack, Turn
+from tests.system.client import Client, Turn
+from tests.system.recomputed import difference
+from tests.system.stack import Stack
 
-TOLERANCE = 1e-3
 LOADED, REGISTERED, FAILED = (
     model_pb2.MODEL_STATE_LOADED,
     model_pb2.MODEL_STATE_REGISTERED,
@@ -49,12 +51,8 @@ class Several:
 
     async def difference(self, agent: str, model: str, turn: Turn, other: Path | None = None) -> float:
         """The largest between the last answer's log-probabilities and those of its model, or of `other`, recomputed."""
-        ledger = list((await self.stack.ledger(agent, model)).token_ids)
-        assert ledger[-len(turn.token_ids) :] == turn.token_ids
         assert len(set(turn.token_ids)) > 3, "an output that does not vary proves nothing"
-        oracle = self.oracle(other or self.directories[model])
-        wanted = oracle.logprobs_of(ledger, len(ledger) - len(turn.token_ids))
-        return float(np.abs(wanted - np.array(turn.logprobs)).max())
+        return await difference(self.stack, self.oracle(other or self.directories[model]), turn, agent, model)
 
     async def model(self, name: str) -> model_pb2.Model:
         client = await self.on(name)
@@ -69,19 +67,19 @@ class Several:
         client = await self.on(name)
         return [told async for told in client.models.LoadModel(model_pb2.LoadModelRequest(model_id=name), timeout=60)]
 
-    async def unload(self, name: str) -> int:
-        client = await self.on(name)
-        request = model_pb2.UnloadModelRequest(model_id=name)
-        return (await client.models.UnloadModel(request, timeout=60)).freed_bytes
-
     async def swaps(self) -> int:
         """Models that were loaded so far."""
-        names = [*self.directories]
-        counts = [
-            await self.stack.metric("worker", "agentmem_model_loads_total", model_id=name, result="loaded")
-            for name in names
-        ]
-        return int(sum(counts))
+        return int(await self.stack.metric("worker", "agentmem_model_loads_total", result="loaded"))
 
-    def close(self) -> None:
-        asyncio.run(self.stack.destroy())
+
+def of_models(write: Callable[[Path], Mapping[str, Path]], *flags: str, hosted: bool = False) -> Any:
+    """Return a fixture of a module: a stack that is up and serves the models that `write` writes."""
+
+    @pytest.fixture(scope="module")
+    def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+        several = Several(write(tmp_path_factory.mktemp("models")), flags, hosted=hosted)
+        asyncio.run(several.stack.up())
+        yield several
+        asyncio.run(several.stack.destroy())
+
+    return made

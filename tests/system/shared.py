@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
 
 from tests import blas
-from tests.system.stack import Stack
+from tests.system.stack import Stack, hosting
 
 Writer = Callable[[Path], Path]
 DEMO = "demo"
@@ -55,3 +59,15 @@ class SharedStacks:
         """End all services; who asks for stacks again gets new ones."""
         while self.stacks:
             asyncio.run(self.stacks.popitem()[1].destroy())
+
+
+def of_module(name: str, write: Writer, *flags: str) -> Any:
+    """Return a fixture: all three services for a module, with a model of its own and flags of the worker."""
+
+    @pytest_asyncio.fixture(scope="module", loop_scope="module")
+    async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+        model = f"{name}={write(tmp_path_factory.mktemp(name) / 'm')}"
+        async with hosting(model, "store", "worker", "gateway", worker_flags=flags) as stack:
+            yield stack
+
+    return stack

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -22,19 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agentmem.channels import connect
 from agentmem.kv.blockfile import chain_hashes
-from agentmem.v1 import (
-    agent_pb2,
-    agent_pb2_grpc,
-    cache_store_pb2,
-    cache_store_pb2_grpc,
-    inference_pb2,
-    inference_pb2_grpc,
-    model_pb2,
-    model_pb2_grpc,
-    types_pb2,
-)
+from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2, cache_store_pb2_grpc, model_pb2, types_pb2
 from benchmarks.ports import free_ports
 from tests import blas, scratch
+from tests.system.client import Client, until
 from tests.system.forked import Forked
 from tests.system.hosted import Hosted
 
@@ -44,88 +34,6 @@ _REAL = ("demo", "smollm2")
 _FILES = ("products.json", "activations.json", "kv_setup.json")
 _MEASURED: dict[str, dict[str, object]] = {name: {} for name in _FILES}
 """What workers have measured of this machine: two seconds of each first start, for the same figures."""
-
-
-@dataclass
-class Turn:
-    started: inference_pb2.Started = field(default_factory=inference_pb2.Started)
-    finished: inference_pb2.Finished = field(default_factory=inference_pb2.Finished)
-    reasoning: str = ""
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    calls: list[inference_pb2.ToolCall] = field(default_factory=list)
-
-    @property
-    def cached(self) -> dict[str, int]:
-        """Reused tokens by tier name."""
-        return {types_pb2.Tier.Name(c.tier).removeprefix("TIER_").lower(): c.tokens for c in self.started.cache.cached}
-
-    @property
-    def match(self) -> str:
-        return types_pb2.Match.Name(self.started.cache.match).removeprefix("MATCH_")
-
-    @property
-    def miss(self) -> str:
-        return types_pb2.MissReason.Name(self.started.cache.miss_reason).removeprefix("MISS_REASON_")
-
-
-class Client:
-    """Speaks the contract to one address."""
-
-    def __init__(self, target: str, model: str) -> None:
-        self.channel = connect(target)
-        self.model = model
-        self.inference = inference_pb2_grpc.InferenceServiceStub(self.channel)
-        self.agents = agent_pb2_grpc.AgentServiceStub(self.channel)
-        self.models = model_pb2_grpc.ModelServiceStub(self.channel)
-
-    def key(self, agent: str) -> types_pb2.AgentKey:
-        """The agent's key in the default namespace."""
-        return types_pb2.AgentKey(namespace="default", agent_id=agent, model_id=self.model)
-
-    def request(self, agent: str, **arguments: object) -> inference_pb2.GenerateRequest:
-        return inference_pb2.GenerateRequest(key=self.key(agent), **arguments)  # type: ignore[arg-type]
-
-    async def turn(self, agent: str, **arguments: object) -> Turn:
-        """One Generate, to its end. Raises AioRpcError; a stream without `finished` is a failure too."""
-        turn, ended = Turn(), False
-        call = self.inference.Generate(self.request(agent, **arguments), timeout=120)
-        try:
-            async for event in call:
-                if event.HasField("started"):
-                    turn.started = event.started
-                elif event.HasField("delta"):
-                    turn.reasoning += event.delta.reasoning
-                    turn.text += event.delta.text
-                    turn.token_ids += event.delta.token_ids
-                    turn.logprobs += [token.logprob for token in event.delta.logprobs]
-                    turn.calls += event.delta.tool_calls
-                else:
-                    turn.finished, ended = event.finished, True
-        finally:
-            call.cancel()
-        assert ended, "the stream ended with OK but without finished"
-        return turn
-
-    async def say(self, agent: str, text: str, **arguments: object) -> Turn:
-        return await self.turn(agent, append=types_pb2.Append(messages=chat(("user", text))), **arguments)
-
-    async def agent(self, agent: str) -> agent_pb2.Agent:
-        return (await self.agents.GetAgent(agent_pb2.GetAgentRequest(key=self.key(agent)), timeout=10)).agent
-
-    async def delete_all(self) -> None:
-        listed = await self.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
-        for agent in listed.agents:
-            await self.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=agent.key), timeout=30)
-
-    async def close(self) -> None:
-        await self.channel.close(None)
-
-
-def chat(*messages: tuple[str, str]) -> types_pb2.Messages:
-    """Messages from (role, content) pairs."""
-    return types_pb2.Messages(messages=[types_pb2.ChatMessage(role=role, content=text) for role, text in messages])
 
 
 class Stack:
@@ -179,6 +87,11 @@ class Stack:
         """The HTTP door."""
         return f"http://{self._address('http')}"
 
+    @property
+    def grpc(self) -> str:
+        """The gRPC door."""
+        return self._address("grpc")
+
     def becomes(self, name: str, module: str) -> None:
         """From its next start on a process is another module, with the same flags."""
         self._commands[name] = (module, *self._commands[name][1:])
@@ -214,7 +127,7 @@ class Stack:
     async def ready(self, *names: str) -> None:
         """Wait until processes serve (default: those that were started)."""
         for name in names or tuple(self.processes):
-            target = self._address("grpc") if name == "gateway" else f"unix:{self.run / name}.sock"
+            target = self.grpc if name == "gateway" else f"unix:{self.run / name}.sock"
             await self._wait(lambda target=target: serving(target), name)
 
     async def up(self, *names: str) -> None:
@@ -250,7 +163,7 @@ class Stack:
 
     async def client(self, door: str = "worker", model: str = "") -> Client:
         """A client of the worker's socket or the gateway's gRPC door; it means the first model unless told another."""
-        target = self._address("grpc") if door == "gateway" else f"unix:{self.run}/worker.sock"
+        target = self.grpc if door == "gateway" else f"unix:{self.run}/worker.sock"
         client = Client(target, model or self.model)
         self._clients.append(client)
         return client
@@ -287,6 +200,24 @@ class Stack:
             page = (await http.get(f"http://{self._address(service)}/metrics")).text
         samples = (each for family in text_string_to_metric_families(page) for each in family.samples)
         return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+
+    async def until_running(self, turns: int) -> None:
+        """Wait until the worker works on so many turns."""
+
+        async def so_many() -> bool:
+            return await self.metric("worker", "agentmem_num_requests_running") == turns
+
+        await until(so_many)
+
+    async def until_ready(self, status: int = 200, words: str = "") -> None:
+        """Wait until the gateway's /readyz has this status, and these words."""
+        async with httpx.AsyncClient(base_url=self.url) as http:
+
+            async def says() -> bool:
+                answer = await http.get("/readyz")
+                return answer.status_code == status and words in answer.text
+
+            await until(says)
 
     def logs(self, name: str) -> str:
         return (self.root / f"{name}.log").read_text(errors="replace")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,36 +11,16 @@ import mlx.core as mx
 import pytest
 from safetensors.numpy import load_file
 
-from agentmem.v1 import types_pb2
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
 from inference_service.models.opening import ModelSpec
 from tests.oracle import Oracle
-from tests.system.several import ARGUMENTS, TOLERANCE, Several
-from tests.system.stack import Client, Turn, chat
-from tests.tiny_models import write_llama
+from tests.system.recomputed import TOLERANCE
+from tests.system.several import ARGUMENTS, Several
+from tests.tiny_models import write_llama, write_lora
 
-RANK, SCALE = 4, 8.0
-PROJECTIONS = ("self_attn.q_proj", "self_attn.v_proj")
+SCALE = 10.0
+"""Of what `write_lora` writes."""
 NAME = "base+poet"
-
-
-def write_adapter(directory: Path, base: Path, seed: int) -> Path:
-    """What mlx_lm.lora writes: low-rank changes of the queries and values of both layers."""
-    directory.mkdir(exist_ok=True)
-    parameters = {"rank": RANK, "scale": SCALE, "dropout": 0.0, "keys": list(PROJECTIONS)}
-    config = {"fine_tune_type": "lora", "num_layers": 2, "lora_parameters": parameters}
-    (directory / "adapter_config.json").write_text(json.dumps(config))
-    weights = mx.load(str(base / "model.safetensors"))
-    mx.random.seed(seed)
-    changes = {}
-    for layer in range(2):
-        for projection in PROJECTIONS:
-            name = f"model.layers.{layer}.{projection}"
-            outputs, inputs = weights[f"{name}.weight"].shape
-            changes[f"{name}.lora_a"] = mx.random.normal((inputs, RANK)) * 0.2
-            changes[f"{name}.lora_b"] = mx.random.normal((RANK, outputs)) * 0.2
-    mx.save_safetensors(str(directory / "adapters.safetensors"), changes)
-    return directory
 
 
 def merged(directory: Path, base: Path, adapter: Path) -> Path:
@@ -59,7 +38,7 @@ def merged(directory: Path, base: Path, adapter: Path) -> Path:
 def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     root = tmp_path_factory.mktemp("models")
     base = write_llama(root / "base")
-    adapter = write_adapter(root / "poet", base, seed=11)
+    adapter = write_lora(root / "poet", base)
     several = Several({"base": base}, ("--adapter", f"{NAME}={adapter}"), hosted=True)
     asyncio.run(several.stack.up())
     yield several
@@ -76,10 +55,6 @@ def hold_against(several: Several, truth: Path, base: Path, adapter: Path) -> No
     several.oracles[truth] = Oracle(truth, calibration=load_file(measured))
 
 
-async def say(client: Client, line: str) -> Turn:
-    return await client.turn("agent", append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
-
-
 @pytest.mark.slow
 async def test_an_adapter_is_a_model_with_a_memory_of_its_own(several: Several, tmp_path: Path) -> None:
     base = several.directories["base"]
@@ -87,7 +62,7 @@ async def test_an_adapter_is_a_model_with_a_memory_of_its_own(several: Several, 
     truth = merged(tmp_path / "merged", base, adapter)
     plain, poet = await several.on("base"), await several.on(NAME)
     line = "The colour of the boat is green. " * 12
-    on_base, on_poet = await say(plain, line), await say(poet, line)
+    on_base, on_poet = await plain.say("agent", line, **ARGUMENTS), await poet.say("agent", line, **ARGUMENTS)
     hold_against(several, truth, base, adapter)
     assert on_poet.cached == {}, "the base's KV is not the adapter's"
     assert await several.difference("agent", "base", on_base) < TOLERANCE
@@ -98,15 +73,19 @@ async def test_an_adapter_is_a_model_with_a_memory_of_its_own(several: Several, 
     assert described.fingerprint != (await several.model("base")).fingerprint
 
     tokens = [len((await several.stack.ledger("agent", name)).token_ids) for name in ("base", NAME)]
-    on_base, on_poet = await say(plain, "Who told you?"), await say(poet, "Who told you?")
+    on_base, on_poet = (
+        await plain.say("agent", "Who told you?", **ARGUMENTS),
+        await poet.say("agent", "Who told you?", **ARGUMENTS),
+    )
     assert (on_base.cached, on_poet.cached) == ({"warm": tokens[0]}, {"warm": tokens[1]})
     assert await several.difference("agent", NAME, on_poet, truth) < TOLERANCE
 
     # Another adapter under the same name: the ledger stays, its KV does not serve.
-    await say(plain, "And now?")
-    write_adapter(adapter, base, seed=12)
+    await plain.say("agent", "And now?", **ARGUMENTS)
+    shutil.rmtree(adapter)
+    write_lora(adapter, base, seed=1)
     other = merged(tmp_path / "other", base, adapter)
-    turn = await say(poet, "And now?")
+    turn = await poet.say("agent", "And now?", **ARGUMENTS)
     hold_against(several, other, base, adapter)
     assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
     assert await several.difference("agent", NAME, turn, other) < TOLERANCE

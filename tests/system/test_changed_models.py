@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from agentmem.kv.ledger import common_length
-from agentmem.v1 import agent_pb2, cache_store_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2, types_pb2
 from inference_service.engine import rotation
 from inference_service.engine.calibration import Calibration
 from inference_service.models import fingerprint
@@ -29,10 +28,11 @@ from inference_service.models.opening import ModelSpec
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
 from tests.oracle import Oracle
-from tests.system.stack import Client, Stack, Turn, chat, serving
+from tests.system.client import Client, Turn, append, chat
+from tests.system.recomputed import TOLERANCE, difference
+from tests.system.stack import Stack, serving
 from tests.tiny_models import write_gemma3, write_llama
 
-TOLERANCE = 1e-3
 LONG = "The colour of the boat is green, and the house by the sea is red. " * 20
 ARGUMENTS = {"max_tokens": 12, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
 
@@ -60,8 +60,7 @@ class Running:
 
     async def turn(self, agent: str, text: str = "And now?") -> Turn:
         """A turn that goes on, after a probe that says the same of it; its answer is held against recomputation."""
-        append = types_pb2.Append(messages=chat(("user", text)))
-        return await self.held(agent, append=append)
+        return await self.held(agent, append=append(text))
 
     async def held(self, agent: str, **prompt: object) -> Turn:
         turn = await self.unheld(agent, **prompt)
@@ -69,28 +68,14 @@ class Running:
         return turn
 
     async def unheld(self, agent: str, **prompt: object) -> Turn:
-        request = agent_pb2.ProbeAgentRequest(key=self.client.key(agent), **prompt)  # type: ignore[arg-type]
-        probed = (await self.client.agents.ProbeAgent(request, timeout=10)).cache
+        probed = await self.client.probe(agent, **prompt)
         turn = await self.client.turn(agent, **prompt, **ARGUMENTS)
         assert turn.started.cache == probed
         return turn
 
     async def difference(self, agent: str, turn: Turn) -> float:
-        """The largest between the answer's log-probabilities and those of the model as its files are now."""
-        ledger = await self.stack.ledger(agent)
-        start = len(ledger.token_ids) - len(turn.token_ids)
-        wanted = self.oracle.logprobs_of(list(ledger.token_ids), start)
         assert len(set(turn.token_ids)) > 3, "an output that does not vary proves nothing"
-        return float(np.abs(wanted - np.array(turn.logprobs)).max())
-
-    async def only_snapshot(self, agent: str) -> agent_pb2.Snapshot:
-        request = agent_pb2.ListSnapshotsRequest(key=self.client.key(agent))
-        (found,) = (await self.client.agents.ListSnapshots(request, timeout=10)).snapshots
-        return found
-
-    async def restore(self, agent: str, snapshot: agent_pb2.Snapshot) -> None:
-        request = agent_pb2.RestoreSnapshotRequest(key=self.client.key(agent), name=snapshot.name)
-        await self.client.agents.RestoreSnapshot(request, timeout=10)
+        return await difference(self.stack, self.oracle, turn, agent)
 
     def lookups(self, **labels: str) -> float:
         return self.registry.get_sample_value("agentmem_cache_lookups_total", {"model_id": "tiny", **labels}) or 0.0
@@ -207,32 +192,9 @@ async def test_a_fingerprint_that_ignores_content_would_be_found_out(
     await remember(stack, directory, "deceived")
     replace_weights(directory)
     async with working(stack, directory) as worker:
-        append = types_pb2.Append(messages=chat(("user", "And now?")))
-        turn = await worker.unheld("deceived", append=append)
+        turn = await worker.unheld("deceived", append=append("And now?"))
         assert (turn.miss, list(turn.cached)) == ("UNSPECIFIED", ["warm"])
         assert await worker.difference("deceived", turn) > 100 * TOLERANCE
-
-
-@pytest.mark.slow
-async def test_kv_of_other_means_is_computed_again_once(stack: Stack, tmp_path: Path) -> None:
-    """As is KV of a version that centred on none. Means that were lost are measured again, and are the same."""
-    agent, directory = "means", write_llama(tmp_path / "m")
-    ledger, _ = await remember(stack, directory, agent)
-    file = calibration(stack, directory)
-    file.unlink()
-    async with working(stack, directory) as worker:
-        turn = await worker.turn(agent)
-        assert (turn.miss, turn.cached) == ("UNSPECIFIED", {"warm": len(ledger.token_ids)})
-    save_file({name: -side for name, side in load_file(file).items()}, file)
-    async with working(stack, directory) as worker:
-        before = await stack.ledger(agent)
-        turn = await worker.turn(agent)
-        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
-        after = await stack.ledger(agent)
-        assert after.token_ids[: len(before.token_ids)] == before.token_ids, "no token was made anew"
-    async with working(stack, directory) as worker:
-        turn = await worker.turn(agent)
-        assert (turn.miss, turn.cached) == ("UNSPECIFIED", {"warm": len(after.token_ids)})
 
 
 @pytest.mark.slow
@@ -250,36 +212,11 @@ async def test_what_reads_otherwise_than_was_written_would_be_found_out(
     else:
         monkeypatch.setattr(Calibration, "codecs", lambda self, geometry: geometry.codecs())
     async with working(stack, directory) as worker:
-        append = types_pb2.Append(messages=chat(("user", "And now?")))
-        turn = await worker.unheld(agent, append=append)
+        turn = await worker.unheld(agent, append=append("And now?"))
         assert (turn.miss, list(turn.cached)) == ("UNSPECIFIED", ["warm"])
         assert await worker.difference(agent, turn) > 100 * TOLERANCE
     monkeypatch.undo()
     rotation._signs.cache_clear()
-
-
-@pytest.mark.slow
-async def test_what_is_found_in_part_says_why_the_rest_is_not(stack: Stack, tmp_path: Path) -> None:
-    """A branch under the new weights has the beginning; the old branch, restored, has what both share and no more."""
-    agent, directory = "branches", write_llama(tmp_path / "m")
-    ledger, _ = await remember(stack, directory, agent)
-    replace_weights(directory)
-    async with working(stack, directory) as worker:
-        other = chat(("system", f"{agent}! {LONG}"), ("user", "Nobody knows."))
-        turn = await worker.held(agent, messages=other)
-        assert (turn.match, turn.miss, turn.cached) == ("PARTIAL", "INCOMPATIBLE", {})
-        await worker.restore(agent, await worker.only_snapshot(agent))
-        turn = await worker.turn(agent)
-        assert (turn.match, turn.miss) == ("EXTEND", "INCOMPATIBLE")
-        assert turn.cached["hot"] >= 256
-        assert sum(turn.cached.values()) < len(ledger.token_ids)
-        slowest = "warm" if "warm" in turn.cached else "hot"
-        assert worker.lookups(match="extend", tier=slowest, reason="incompatible") == 1
-    async with working(stack, directory) as worker:
-        evict = agent_pb2.EvictAgentRequest(key=worker.client.key(agent), tier=types_pb2.TIER_WARM)
-        await worker.client.agents.EvictAgent(evict, timeout=10)
-        turn = await worker.turn(agent)
-        assert (turn.match, turn.miss) == ("EXTEND", "EVICTED"), "it was of this model, and is gone"
 
 
 @pytest.mark.slow
@@ -301,10 +238,10 @@ async def test_another_tokenizer_makes_a_new_version_of_the_same_text(
         assert after.tokenizer_hash != before.tokenizer_hash
         same = common_length(before.token_ids, after.token_ids)
         assert same < 256 if change is split_more else same >= 256
-        kept = await worker.only_snapshot(agent)
+        (kept,) = await worker.client.snapshots(agent)
         assert (kept.automatic, kept.tokens, kept.version) == (True, len(before.token_ids), version)
         assert (await worker.turn(agent)).cached == {"hot": len(after.token_ids)}
-        await worker.restore(agent, kept)
+        await worker.client.restore(agent, kept.name)
         assert (await stack.ledger(agent)).token_ids == before.token_ids
         turn = await worker.turn(agent)
         assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {}), "the old branch, once more"

@@ -12,10 +12,6 @@ from tests.system.stack import Stack
 LONG = {"max_tokens": 400, "ignore_eos": True}
 
 
-def address(stack: Stack) -> str:
-    return f"127.0.0.1:{stack.ports['grpc']}"
-
-
 async def said_alike(agent: AsyncAgent, other: AsyncAgent) -> None:
     mine, its = await agent.messages(), await other.messages()
     assert mine == its
@@ -28,7 +24,7 @@ async def said_alike(agent: AsyncAgent, other: AsyncAgent) -> None:
 async def test_what_is_killed_in_the_middle_of_an_answer(stack: Stack, victim: str) -> None:
     await stack.renew("gateway")
     outages = list[str]()
-    async with AsyncClient(address(stack), on_outage=outages.append) as client:
+    async with AsyncClient(stack.grpc, on_outage=outages.append) as client:
         whole, broken = (client.agent(name, system="You are Marco.") for name in ("whole", "broken"))
         await whole.ask("The boat is green.", max_tokens=4)
         await broken.ask("The boat is green.", max_tokens=4)
@@ -48,7 +44,7 @@ async def test_a_turn_that_another_process_sends_again(stack: Stack) -> None:
     """Of an agent that was new at the first time, and is not at the second."""
     await stack.renew("gateway")
     for number in range(2):
-        async with AsyncClient(address(stack)) as client:
+        async with AsyncClient(stack.grpc) as client:
             marco = client.agent("marco", system="You are Marco.")
             told = await marco.tell("The key is red.", request_id="turn-1")
             answer = await marco.ask("And the boat?", request_id="turn-2", max_tokens=4)
@@ -57,10 +53,8 @@ async def test_a_turn_that_another_process_sends_again(stack: Stack) -> None:
 
 
 INTERRUPTED = """
-import signal
 import sys
 from agentmem import Client
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
 with Client(sys.argv[1]) as client:
     client.agent("eve").ask("go on", max_tokens=3500, ignore_eos=True)
 """
@@ -69,23 +63,18 @@ with Client(sys.argv[1]) as client:
 @pytest.mark.slow
 async def test_ctrl_c_ends_the_turn_at_the_server(stack: Stack) -> None:
     await stack.renew("gateway")
-    async with asyncio.timeout(60):  # what an earlier test has left is no turn of this one
-        while await stack.metric("worker", "agentmem_num_requests_running"):
-            await asyncio.sleep(0.01)
+    await stack.until_running(0)  # what an earlier test has left is no turn of this one
     cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", INTERRUPTED, address(stack)), stderr=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", INTERRUPTED, stack.grpc), stderr=asyncio.subprocess.PIPE
     )
-    async with asyncio.timeout(60):
-        while not await stack.metric("worker", "agentmem_num_requests_running"):
-            await asyncio.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        _, err = await process.communicate()
-        assert "\nKeyboardInterrupt" in err.decode()
-        while await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled:
-            await asyncio.sleep(0.01)
+    await stack.until_running(1)
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert "\nKeyboardInterrupt" in err.decode()
+    await stack.until_running(0)
     assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 1
-    async with AsyncClient(address(stack)) as client:
+    async with AsyncClient(stack.grpc) as client:
         assert not await client.agent("eve").exists()
 
 
@@ -93,7 +82,7 @@ async def test_an_agent_from_its_first_turn_to_its_end(stack: Stack) -> None:
     await stack.renew("gateway")
 
     def live() -> None:
-        with Client(address(stack)) as client:
+        with Client(stack.grpc) as client:
             marco = client.agent("marco", system="You are Marco.", ttl=3600, context_policy="refuse")
             assert not marco.exists()
             assert marco.tell("The key is red.").finish_reason == "prefilled"

@@ -10,7 +10,7 @@ import pytest
 
 from agentmem import Answer, AsyncAgent, AsyncClient, errors
 from agentmem.v1.workflow_pb2 import WORKFLOW_STATE_SUCCEEDED, AgentDelta, AgentSpoke, WorkflowFinished
-from tests.system.cutting_proxy import CuttingProxy
+from tests.system.proxies import CuttingProxy
 from tests.system.stack import Stack
 
 TURN = {"max_tokens": 48, "ignore_eos": True}

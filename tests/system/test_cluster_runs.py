@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
-import grpc
 import pytest
 
-from agentmem.channels import connect
-from agentmem.v1 import agent_pb2, types_pb2, workflow_pb2, workflow_pb2_grpc
-from tests.system.test_cluster import Cluster, Machine
+from agentmem import AsyncClient
+from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1.workflow_pb2 import AgentListened, AgentSpoke, WorkflowStarted
+from tests.system.test_cluster import Cluster
 
 ROUNDS = 12
 FILE = f"""
@@ -26,81 +24,38 @@ BEFORE = 5
 """Turns that are heard before the node dies."""
 
 
-def workflows(channel: grpc.aio.Channel) -> Any:
-    return workflow_pb2_grpc.WorkflowServiceStub(channel)
-
-
-def gateway(machine: Machine) -> grpc.aio.Channel:
-    return connect(f"127.0.0.1:{machine.stack.ports['grpc']}")
-
-
-async def spoken(call: Any, least: int) -> list[workflow_pb2.AgentSpoke]:
-    """The first turns of a run that a gateway streams, and the run's name."""
-    said: list[workflow_pb2.AgentSpoke] = []
-    async for event in call:
-        if event.HasField("agent_spoke"):
-            said.append(event.agent_spoke)
-            if len(said) == least:
-                break
-    return said
-
-
-async def to_its_end(machine: Machine, workflow_id: str) -> list[workflow_pb2.RunWorkflowResponse]:
-    """All events of a run through a gateway, read when it has ended: until then it is only looked at, so that nobody
-    asks for it to go on.
-    """
-    async with gateway(machine) as channel, asyncio.timeout(90):
-        while True:
-            named = workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)
-            state = (await workflows(channel).GetWorkflow(named)).workflow.state
-            if state == workflow_pb2.WorkflowState.WORKFLOW_STATE_SUCCEEDED:
-                break
-            assert state in (
-                workflow_pb2.WorkflowState.WORKFLOW_STATE_RUNNING,
-                workflow_pb2.WorkflowState.WORKFLOW_STATE_INTERRUPTED,
-            )
-            await asyncio.sleep(0.2)
-        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id=workflow_id)
-        return [event async for event in workflows(channel).RunWorkflow(request)]
-
-
-async def turns_of(machine: Machine, agent: str) -> list[str]:
-    """The names of an agent's turns in the ledger, the oldest first."""
-    client = await machine.stack.client()
-    listed = await client.agents.ListTurns(agent_pb2.ListTurnsRequest(key=client.key(agent)), timeout=10)
-    return [turn.request_id for turn in sorted(listed.turns, key=lambda turn: turn.version)]
-
-
-def numbers(names: Sequence[str]) -> list[int]:
-    return [int(name.rpartition("/")[2]) for name in names]
+def said(turns: list[AgentSpoke]) -> list[tuple[str, str]]:
+    return [(turn.agent_id, turn.text) for turn in turns]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [("store", "worker", "gateway"), ("gateway",)], ids=["node", "gateway"])
 async def test_another_node_finishes_the_run_of_one_that_was_killed(two: Cluster, killed: tuple[str, ...]) -> None:
-    a, b = two.machines["a"], two.machines["b"]
-    async with gateway(a) as channel:
-        request = workflow_pb2.RunWorkflowRequest(request_id="r", definition_yaml=FILE)
-        call = workflows(channel).RunWorkflow(request)
-        started = await anext(aiter(call))
-        workflow_id = started.started.workflow.workflow_id
-        before = await spoken(call, BEFORE)
-        a.stack.kill(*killed)
-    events = await to_its_end(b, workflow_id)
-    after = [event.agent_spoke for event in events if event.HasField("agent_spoke")]
-    assert [(turn.agent_id, turn.text) for turn in after[:BEFORE]] == [(turn.agent_id, turn.text) for turn in before]
+    a, b = two.machines["a"].stack, two.machines["b"].stack
+    before, workflow_id = list[AgentSpoke](), ""
+    async with AsyncClient(a.grpc) as client:
+        async for event in client.workflows.stream(FILE, request_id="r"):
+            if isinstance(event, WorkflowStarted):
+                workflow_id = event.workflow.workflow_id
+            if isinstance(event, AgentSpoke):
+                before.append(event)
+            if len(before) == BEFORE:
+                break
+        a.kill(*killed)
+    async with AsyncClient(b.grpc) as client, asyncio.timeout(90):
+        while (state := (await client.workflows.get(workflow_id)).state) != "succeeded":  # nobody asks it to go on
+            assert state in ("running", "interrupted")
+            await asyncio.sleep(0.2)
+        events = [event async for event in client.workflows.follow(workflow_id)]
+    after = [event for event in events if isinstance(event, AgentSpoke)]
+    assert said(after[:BEFORE]) == said(before)
     assert len(after) == 2 * ROUNDS
+    worker = await b.client()
     for agent in ("ada", "eve"):
-        done = [event for event in events if _agent(event) == agent]
-        names = await turns_of(b, agent)
-        assert len(names) == len(set(names)) == len(done), "each turn and each listening is in the ledger once"
-        assert numbers(names) == list(range(1, len(names) + 1))
-        assert all(name.startswith(f"{workflow_id}/{agent}/") for name in names)
-    assert await b.stack.metric("gateway", "agentmem_gateway_workflows_taken_over_total") == 1
+        done = [each for each in events if isinstance(each, AgentSpoke | AgentListened) and each.agent_id == agent]
+        listed = await worker.agents.ListTurns(agent_pb2.ListTurnsRequest(key=worker.key(agent)), timeout=10)
+        names = [turn.request_id for turn in sorted(listed.turns, key=lambda turn: turn.version)]
+        wanted = [f"{workflow_id}/{agent}/{number}" for number in range(1, len(done) + 1)]
+        assert names == wanted, "each turn and each listening is in the ledger once"
+    assert await b.metric("gateway", "agentmem_gateway_workflows_taken_over_total") == 1
     assert types_pb2.MATCH_NEW not in {turn.cache.match for turn in after[BEFORE + 2 :]}
-
-
-def _agent(event: workflow_pb2.RunWorkflowResponse) -> str:
-    """Whose turn or listening an event tells of; empty for others."""
-    which = event.WhichOneof("event")
-    return str(getattr(event, which).agent_id) if which in ("agent_spoke", "agent_listened") else ""

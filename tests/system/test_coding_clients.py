@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import pytest
 
-from agentmem.v1 import agent_pb2
 from tests.scripted_model import CALL, CHAT, MARKERS, write_scripted
 from tests.system.coding_clients.clients import ANSWER, CLIENTS, MODEL, CodingClient, Turn, end
 from tests.system.stack import Stack, running
@@ -82,8 +81,7 @@ def answered(stack: Stack) -> list[Answered]:
 async def kept(stack: Stack) -> None:
     """Wait until the KV of all agents is on disk: an answer is told before that."""
     client = await stack.client()
-    listed = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"), timeout=30)
-    for agent in listed.agents:
+    for agent in await client.listed():
         await stack.on_disk(agent.key.agent_id)
 
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.full_matrix import FULL
-from tests.system.stack import Client, Stack, Turn, chat, running
+from tests.system.client import Client, Turn, append, chat, until
+from tests.system.stack import Stack, running
 
 CONTEXT = 512
 CONTEXTS = 3 if FULL else 2
@@ -48,11 +48,14 @@ async def long(client: Client, agent: str, contexts: int) -> list[types_pb2.Cont
     """Speak until the agent has had so many contexts' tokens, and room again; what was dropped on the way."""
     had, trims = 0, []
     for number in range(99):
+        asked = agent_pb2.ProbeAgentRequest(key=client.key(agent), append=append(FILLER[number % 3]))
+        probed = await client.agents.ProbeAgent(asked)
         turn = await client.say(agent, FILLER[number % 3], max_tokens=16)
         assert turn.finished.durable
         assert tokens(turn) <= CONTEXT
         if turn.started.HasField("context_trim"):
             trims.append(turn.started.context_trim)
+            assert probed.context_trim.snapshot == trims[-1].snapshot, "a probe says it ahead"
             had += turn.started.context_trim.dropped_tokens
             if had + tokens(turn) > contexts * CONTEXT:
                 return trims
@@ -68,6 +71,16 @@ async def test_contexts_of_turns_and_the_system_prompt_is_still_known(stack: Sta
     assert all(trim.policy == types_pb2.CONTEXT_POLICY_TRIM and trim.dropped_turns for trim in trims)
     answer = await client.say("ada", QUESTION, max_tokens=16)
     assert (answer.text, first.text) == (FACT, FACT)
+    turns = (await client.agents.ListTurns(agent_pb2.ListTurnsRequest(key=client.key("ada"), include_text=True))).turns
+    said = [(message.role, message.content) for message in turns[-1].messages]
+    assert said == [("user", QUESTION), ("assistant", FACT)], "turns are read after a cut"
+    assert sum(each.tokens for each in turns) == (await client.agent("ada")).tokens
+
+    async def written() -> bool:
+        agent = await client.agent("ada")
+        return agent.warm_tokens == agent.tokens
+
+    await until(written)
     before = await stack.ledger("ada", "short")
     stack.kill("worker", "store")
     await stack.up("store", "worker")
@@ -76,53 +89,3 @@ async def test_contexts_of_turns_and_the_system_prompt_is_still_known(stack: Sta
     again = await client.say("ada", QUESTION, max_tokens=16)
     assert (again.text, again.match) == (FACT, "EXTEND")
     assert again.cached.get("warm", 0) > 0
-
-
-@pytest.mark.slow
-async def test_what_was_dropped_is_in_the_snapshot(stack: Stack) -> None:
-    client = await stack.client("gateway", "short")
-    await begin(client, "bob")
-    whole = b""
-    while True:
-        ledger = await stack.ledger("bob", "short")
-        turn = await client.say("bob", FILLER[0], max_tokens=16)
-        if turn.started.HasField("context_trim"):
-            whole = ledger.text
-            break
-    turns = (await client.agents.ListTurns(agent_pb2.ListTurnsRequest(key=client.key("bob"), include_text=True))).turns
-    said = [(message.role, message.content) for message in turns[-1].messages]
-    assert said == [("user", FILLER[0]), ("assistant", turn.text)], "turns are read behind a cut"
-    assert sum(each.tokens for each in turns) == (await client.agent("bob")).tokens
-    snapshot = turn.started.context_trim.snapshot
-    request = agent_pb2.RestoreSnapshotRequest(key=client.key("bob"), name=snapshot)
-    await client.agents.RestoreSnapshot(request)
-    assert (await stack.ledger("bob", "short")).text == whole
-
-
-@pytest.mark.slow
-async def test_a_probe_says_it_ahead_and_a_policy_may_refuse(stack: Stack) -> None:
-    client = await stack.client("gateway", "short")
-    await begin(client, "dan")
-    probe = agent_pb2.ProbeAgentRequest(
-        key=client.key("dan"), append=types_pb2.Append(messages=chat(("user", "The dog is Rex. " * 20)))
-    )
-    while not (said := await client.agents.ProbeAgent(probe)).HasField("context_trim"):
-        assert not (await client.say("dan", FILLER[0], max_tokens=16)).started.HasField("context_trim")
-    version = (await client.agent("dan")).version.version
-    assert (said.context_trim.snapshot, said.context_trim.dropped_turns > 0) == (f"auto-{version}", True)
-    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
-        url = "/v1/agents/dan/context-policy?model=short"
-        told = (await http.put(url, json={"context_policy": "refuse"})).json()
-        assert told["agent"]["context_policy"] == "refuse"
-        body = {"model": "short", "messages": [{"role": "user", "content": "The dog is Rex. " * 40}], "max_tokens": 9}
-        headers = {"X-Agent-ID": "dan", "X-Agent-Memory": "append"}
-        refused = await http.post("/v1/chat/completions", json=body, headers=headers)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
-        assert "context policy" in refused.json()["error"]["message"]
-        assert (await client.agent("dan")).version.version == version
-        await http.put(url, json={"context_policy": "trim"})
-        answer = await http.post("/v1/chat/completions", json=body, headers=headers)
-        report = answer.json()["agentmem"]
-        assert report["context_trim"]["snapshot"] == f"auto-{version}"
-        assert f"auto-{version} keeps them" in report["warning"]
-        assert answer.headers["x-agent-warning"] == report["warning"]

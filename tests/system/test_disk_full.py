@@ -1,17 +1,18 @@
-"""A disk that is full or fails under the whole stack: KV is optional and says so, the ledger is not."""
+"""A disk or a quota that is full, or a disk that fails: KV is optional and says so, the ledger is not."""
 
 import asyncio
 import errno
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 
 from agentmem.errors import ResourceExhausted, from_rpc
 from tests.faults.shim import FOR_EVER, Action, Control, Kind, Slot
-from tests.system.stack import Client, Stack
+from tests.system.client import Client, refused, until
+from tests.system.stack import Stack, hosting
 
 LONG = "the colour of the boat is green 😀. " * 22
 
@@ -31,19 +32,10 @@ async def shimmed(fault_shim: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def failures(stack: Stack, at_least: int) -> None:
-    async with asyncio.timeout(60):
-        while await stack.metric("worker", "agentmem_cache_store_failures_total") < at_least:
-            await asyncio.sleep(0.02)
+    async def so_many() -> bool:
+        return await stack.metric("worker", "agentmem_cache_store_failures_total") >= at_least
 
-
-async def readiness(stack: Stack, words: str) -> None:
-    """Wait until /readyz says these words, or that it is ready."""
-    async with asyncio.timeout(60), httpx.AsyncClient() as http:
-        while True:
-            answer = await http.get(f"{stack.url}/readyz")
-            if (answer.status_code == 503 and words in answer.text) if words else answer.status_code == 200:
-                return
-            await asyncio.sleep(0.1)
+    await until(so_many)
 
 
 @pytest.mark.slow
@@ -89,20 +81,40 @@ async def test_a_ledger_that_cannot_be_written_fails_the_turn_loudly(
     first = await client.say("ada", "Hello.", max_tokens=4)
     before = await stack.ledger("ada")
     slot.arm(Action.FAIL, 1, FOR_EVER, error=error, kinds=Kind.WRITE, part="store.db")
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await client.say("ada", "And now?", request_id="second", max_tokens=4)
-    assert refused.value.code() is code and words in (refused.value.details() or "")
+    failed = await refused(client.say("ada", "And now?", request_id="second", max_tokens=4), code, words)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        told = from_rpc(refused.value)
+        told = from_rpc(failed)
         assert isinstance(told, ResourceExhausted) and told.retry_after > 1
     assert (await client.agent("ada")).version == first.finished.version
     assert await stack.ledger("ada") == before
     assert "store.db fails" in stack.logs("store")
     reason = "full" if error == errno.ENOSPC else "io_error"
     assert await stack.metric("store", "agentmem_ledger_failures_total", reason=reason) >= 1
-    await readiness(stack, words)
+    await stack.until_ready(503, words)
     slot.disarm()
-    await readiness(stack, "")
+    await stack.until_ready()
     again = await client.say("ada", "And now?", request_id="second", max_tokens=4)
     assert again.finished.durable and not again.finished.replayed
     assert again.finished.version.version == first.finished.version.version + 1
+
+
+KV_OF_ONE_TURN = 150_000
+PROSE = "The colour of the boat is green. " * 30
+
+
+async def test_kv_above_the_quota_is_not_kept_and_the_turns_are(tiny: Path) -> None:
+    async with hosting(f"tiny={tiny}", store_flags=("--namespaces", f"default={KV_OF_ONE_TURN}")) as stack:
+        client = await stack.client()
+        await client.say("a", PROSE, max_tokens=4)
+        await stack.on_disk("a")
+        for turn in range(3):
+            assert (await client.say("b", PROSE, max_tokens=4)).finished.durable
+            assert (await client.agent("b")).version.version == turn + 1
+        async with asyncio.timeout(60):
+            while "blocks were not written" not in stack.logs("worker"):
+                await asyncio.sleep(0.05)
+        for name in ("worker", "store"):  # what is being published is over the quota until it is taken back
+            stack.kill(name, number=signal.SIGTERM)
+        kept = sum(path.stat().st_size for path in stack.block_files())
+        assert 0 < kept <= KV_OF_ONE_TURN
+        assert "the quota of namespace 'default'" in stack.logs("worker")

@@ -48,14 +48,12 @@ async def test_curl_does_what_it_says(stacks: SharedStacks, tmp_path: Path) -> N
 
 
 async def output(stack: Stack, code: str) -> str:
-    code = code.replace("127.0.0.1:50051", f"127.0.0.1:{stack.ports['grpc']}").replace(
-        "http://127.0.0.1:8080", stack.url
-    )
+    code = code.replace("127.0.0.1:50051", stack.grpc).replace("http://127.0.0.1:8080", stack.url)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "AGENTMEM_ADDRESS": f"127.0.0.1:{stack.ports['grpc']}"},
+        env={**os.environ, "AGENTMEM_ADDRESS": stack.grpc},
     )
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
@@ -101,7 +99,7 @@ async def test_examples_of_the_client_do_what_they_say(
 ) -> None:
     """Those of its page, in their order, and those of its docstrings, each on a stack without agents."""
     async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
-        monkeypatch.setenv("AGENTMEM_ADDRESS", f"127.0.0.1:{stack.ports['grpc']}")
+        monkeypatch.setenv("AGENTMEM_ADDRESS", stack.grpc)
         monkeypatch.chdir(tmp_path)
         page = (ROOT / "docs" / "guides" / "python.md").read_text()
         assert page.count(">>>") > 30

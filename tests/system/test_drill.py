@@ -29,9 +29,9 @@ from tests import prometheus
 from tests.full_matrix import FULL
 from tests.recorded import MISSED, Expected
 from tests.recorded import check as check_alerts
-from tests.system.stack import Client, serving
+from tests.system.stack import serving
 from tests.system.supervised import Supervised, Watched, supervised
-from tests.system.test_kill_loop import Told, check
+from tests.system.test_kill_loop import Told, check, talk
 
 KILLS = 7 * [("worker",), ("store",), ("worker", "store")] if FULL else [("worker", "store")]
 RESTARTS = [("worker",), ("store",)] if FULL else [("store",)]
@@ -55,22 +55,7 @@ class Load:
     full: asyncio.Event = field(default_factory=asyncio.Event)
     over_http: int = 0
 
-    async def talk(self, client: Client, told: Told) -> None:
-        """Turns for ever; each is tried again under its request_id, after as long as the server says."""
-        while True:
-            number = len(told.turns)
-            told.trying = f"turn {number} of {told.agent} 😀 " + "boat " * (number % 5)
-            turn = None
-            while turn is None:
-                try:
-                    turn = await client.say(told.agent, told.trying, request_id=f"{told.agent}-{number}", max_tokens=6)
-                except grpc.aio.AioRpcError as error:
-                    await self._heard(error)
-            assert turn.finished.durable
-            told.turns.append(turn)
-            told.texts.append(told.trying)
-
-    async def _heard(self, error: grpc.aio.AioRpcError) -> None:
+    async def heard(self, error: grpc.aio.AioRpcError) -> None:
         assert not errors.is_unreachable(error), "the gateway was there all the time"
         failure = errors.from_rpc(error)
         self.refusals.append(failure)
@@ -115,7 +100,7 @@ async def load(stack: Supervised) -> AsyncIterator[tuple[Load, Watched]]:
     load, watched = Load(stack), Watched(stack)
     async with asyncio.TaskGroup() as group:
         client = await stack.client("gateway")
-        running = [group.create_task(load.talk(client, told)) for told in load.told]
+        running = [group.create_task(talk(client, told, load.heard)) for told in load.told]
         running += [group.create_task(load.chat()), group.create_task(watched.watch())]
         await load.goes_on()
         yield load, watched
@@ -247,11 +232,6 @@ async def test_the_stack_heals_by_itself(tmp_path: Path) -> None:
                 await drill.fill()
         if FULL:
             record.check(drill.expected)
-    for what, seconds in (("noticed", drill.noticed), ("recovered", drill.recovered)):
-        said = f"{what} by /readyz after {statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s"
-        print(f"{said}, {len(seconds)} faults")  # noqa: T201 - shown by pytest -s
-    turns = sum(len(told.turns) for told in talking.told) + talking.over_http
-    print(f"{turns} turns, {len(told)} refusals that passed")  # noqa: T201
     assert told, "clients heard of outages"
     assert {type(refusal) for refusal in told} <= set(PASSING)
     assert statistics.median(drill.noticed) < TRUTH_SECONDS, drill.noticed

@@ -8,7 +8,8 @@ import pytest
 from agentmem.v1 import cache_store_pb2, types_pb2
 from tests.full_matrix import FULL
 from tests.oracle import Oracle
-from tests.system.stack import Stack, Turn, chat
+from tests.system.client import Turn, chat
+from tests.system.stack import Stack
 from tests.tiny_models import BOS, END
 
 TOLERANCE = 1e-3
@@ -104,16 +105,6 @@ async def test_warm_equals_hot_equals_cold(stack: Stack, tiny: Path) -> None:
 
 
 def _inside_character(text: bytes, at: int) -> bool:
-    """Between a lead byte of valid UTF-8 and its last continuation byte."""
-    if not 0 < at < len(text) or text[at] & 0xC0 != 0x80:
-        return False
-    start = max((i for i in range(max(0, at - 3), at) if text[i] >= 0xC0), default=-1)
-    if start < 0:
-        return False
-    for size in (2, 3, 4):
-        try:
-            if len(text[start : start + size].decode()) == 1 and start + size > at:
-                return True
-        except UnicodeDecodeError:
-            continue
-    return False
+    """Return whether a character of several bytes is around this place."""
+    pieces = (text[start : start + size] for size in (2, 3, 4) for start in range(max(0, at - size + 1), at))
+    return any(len(said := piece.decode(errors="ignore")) == 1 and said.encode() == piece for piece in pieces)

@@ -1,7 +1,6 @@
 """Agents with recurrent layers that move: their states stand for exactly the tokens of their KV, or are refused."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +8,11 @@ import pytest
 from agentmem.kv import blockfile
 from tests.oracle import Oracle
 from tests.system.files import Contents, contents, exported, forged, imported, refusal
+from tests.system.recomputed import ARGUMENTS, LONG, check
 from tests.system.shared import SharedStacks, Writer
 from tests.system.stack import hosting
 from tests.system.test_export import renamed
-from tests.system.test_hybrid import ARGUMENTS, LONG, check, recurrent
+from tests.system.test_hybrid import cut_answer, recurrent
 
 
 @pytest.mark.slow
@@ -23,10 +23,7 @@ async def test_the_states_of_a_cut_answer_are_those_before_it(stacks: SharedStac
     oracle = Oracle(stacks.directory(write))
     async with stacks.using(write) as stack, hosting(f"tiny={stacks.directory(write)}") as elsewhere:
         client, there = await stack.client(), await elsewhere.client()
-        arguments: dict[str, Any] = {**ARGUMENTS, "max_tokens": 30}
-        free = await client.say("free", LONG, **arguments)
-        stop = next(text for text in free.text[len(free.text) // 2 :] if text.strip() and text != "\ufffd")
-        cut = await client.say("a", LONG, **arguments, stop=[stop])
+        _, cut = await cut_answer(client)
         file = await exported(client, "a")
         said, prompt = contents(file), cut.started.cache.prompt_tokens
         position = said.kv_tokens

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -21,21 +20,14 @@ from tests import blas
 from tests.full_matrix import FULL
 from tests.model_hub import Repository, model_hub
 from tests.system.page.browser import launched, opened
-from tests.system.test_installed import ROOT, UV, uv
+from tests.system.stack import free_port
+from tests.system.test_installed import ROOT, UV, uv, wheel  # noqa: F401 - a fixture
 
 MODEL = "mlx-community/Qwen2.5-0.5B-Instruct-4bit"
 DEMO = Path(registry([])["demo"].source)
 MACHINE = ("PATH", "LANG", "LD_PRELOAD", "SSL_", "PIP_", "UV_", "REQUESTS_", "HTTP", "NO_PROXY", "no_proxy", "http")
 """What a machine's environment has of the way to a package index, and the BLAS of these tests (`tests.blas`); all else
 is as on a bare one."""
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("dist")
-    uv("build", "--wheel", "--quiet", "--out-dir", str(directory))
-    (built,) = directory.glob("*.whl")
-    return built
 
 
 @pytest.fixture
@@ -62,7 +54,10 @@ def run(environment: dict[str, str], *command: str | Path, status: int = 0) -> s
 
 
 @pytest.mark.slow
-def test_uvx(wheel: Path, environment: dict[str, str]) -> None:
+def test_uvx(
+    wheel: Path,  # noqa: F811
+    environment: dict[str, str],
+) -> None:
     uvx = UV.with_name("uvx")
     assert run(environment, uvx, "--from", wheel, "agentmem", "--version").startswith("agentmem, version ")
     assert "doctor" in run(environment, uvx, "--from", wheel, "agentmem", "--help")
@@ -83,13 +78,12 @@ def three_commands() -> list[str]:
     return [line.split("  #")[0].strip() for line in block.splitlines()]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @pytest.mark.slow
-async def test_readme_leads_to_a_conversation_in_the_page(wheel: Path, home: Path, environment: dict[str, str]) -> None:
+async def test_readme_leads_to_a_conversation_in_the_page(
+    wheel: Path,  # noqa: F811
+    home: Path,
+    environment: dict[str, str],
+) -> None:
     """Its commands, in their order; the index, the hub and the ports are this test's.
 
     With AGENTMEM_FULL_MATRIX=1 the wheel is installed, by pip; else it is only looked whether it could be, and the

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -26,7 +25,6 @@ from gateway.edge.key_file import changing
 from gateway.edge.keys import new
 from tests import environments, npm_packages
 from tests.scripted_model import write_scripted
-from tests.system.frameworks import recorded
 from tests.system.stack import hosting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -162,53 +160,3 @@ async def test_vercels_sdk(gateway: Gateway, tmp_path: Path) -> None:
     (tmp_path / "other.mjs").write_text('await fetch("http://192.0.2.1/").catch(() => {});')
     with pytest.raises(AssertionError, match=r"192\.0\.2\.1:80 is not the gateway"):
         await gateway.run(*guarded, tmp_path / "other.mjs")
-
-
-def events(answer: httpx.Response) -> list[dict[str, Any]]:
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
-
-
-@pytest.mark.slow
-async def test_open_webui(gateway: Gateway) -> None:
-    headers = {**recorded.OPEN_WEBUI_HEADERS, "authorization": f"Bearer {gateway.key}"}
-    async with httpx.AsyncClient(base_url=f"{gateway.url}/v1", headers=headers, timeout=60) as http:
-        assert {model["id"] for model in (await http.get("/models")).json()["data"]} >= {"demo", "qwen"}
-
-        async def ask(model: str, *said: Any, **parameters: Any) -> tuple[dict[str, Any], int]:
-            body = recorded.open_webui(model, *said, **parameters)
-            *chunks, last = events(await http.post("/chat/completions", json=body))
-            deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
-            answer: dict[str, Any] = {"role": "assistant", "content": "".join(d.get("content") or "" for d in deltas)}
-            if pieces := [call for delta in deltas for call in delta.get("tool_calls", ())]:
-                function = {**pieces[0]["function"], "arguments": "".join(p["function"]["arguments"] for p in pieces)}
-                answer["tool_calls"] = [{**pieces[0], "function": function}]
-            assert last["choices"] == []
-            return answer, last["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-        said: list[Any] = [{"role": "system", "content": "You are a boat's."}, {"role": "user", "content": "hi"}]
-        said[-1] = {"role": "user", "content": "The colour of the boat is green."}
-        said.append((await ask("demo", *said, temperature=0.0))[0])
-        for more in ({"max_tokens": 1000}, {}, {}):  # a title, tags, follow-up questions
-            body = recorded.open_webui_task("demo", "The colour of the boat is green.", **more)
-            answer = (await http.post("/chat/completions", json=body)).json()
-            assert isinstance(answer["choices"][0]["message"]["content"], str)
-        said.append({"role": "user", "content": "What is the colour of the boat?"})
-        answer, cached = await ask("demo", *said, temperature=0.0)
-        assert answer["content"] == "The colour of the boat is green."
-        assert cached > 0
-
-        function = {key: recorded.TOOL[key] for key in ("name", "description")}
-        tools = [{"type": "function", "function": {**function, "parameters": recorded.TOOL["input_schema"]}}]
-        said = [{"role": "user", "content": "How is the weather?"}]
-        called, _ = await ask("qwen", *said, tools=tools)
-        said += [called, {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "rain"}]
-        answer, cached = await ask("qwen", *said, tools=tools)
-        assert (answer["content"], cached > 0) == ("It rains in Paris!", True)
-
-        refused = await http.post("/chat/completions", json=recorded.open_webui("demo", *said[:1], num_ctx=4096))
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "num_ctx")
-        wrong = await http.get("/models", headers={"authorization": "Bearer wrong"})
-        assert (wrong.status_code, "key" in wrong.json()["error"]["message"]) == (401, True)

@@ -1,21 +1,24 @@
-"""What frameworks ask of calls and templates, by a real worker: the model would say other things, and what it samples
-parses and fits; arguments of the template reach it, and conversations that differ in them are two.
+"""Calls of tools by a real worker, free and held: what the model samples fits, though it would say other things.
+
+Arguments of the template reach it, and conversations that differ in them are two.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
-import grpc
 import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.conversations import chain_of
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.json_schemas import Schema, fits
 from tests.scripted_model import TEMPLATE, write_scripted
-from tests.system.stack import Client, Stack, Turn, chat, hosting
+from tests.system.client import Client, Turn, chat
+from tests.system.shared import of_module
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,13 +43,11 @@ STRICT: list[Any] = [{"type": "function", "function": {**function, "strict": Tru
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    effort = "<|im_start|>system\nEffort: {{ reasoning_effort | default('any') }}<|im_end|>\n{% if tools %}"
-    template = TEMPLATE.replace("{% if tools %}", effort, 1)
-    directory = write_scripted(tmp_path_factory.mktemp("held") / "m", special_markers=True, template=template)
-    async with hosting(f"scripted={directory}", "store", "worker", "gateway") as started:
-        yield started
+_EFFORT = "<|im_start|>system\nEffort: {{ reasoning_effort | default('any') }}<|im_end|>\n{% if tools %}"
+stack = of_module(
+    "scripted",
+    partial(write_scripted, special_markers=True, template=TEMPLATE.replace("{% if tools %}", _EFFORT, 1)),
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -71,10 +72,45 @@ def fitting(turn: Turn) -> list[str]:
     return [call.name for call in turn.calls]
 
 
+async def test_calls_are_told_apart_and_replayed(client: Client) -> None:
+    request: dict[str, Any] = {"messages": told("both"), "tool_calls": True, "request_id": "r", "top_logprobs": 0}
+    turn = await client.turn("both", **request)
+    said = [(call.name, json.loads(call.arguments_json)) for call in turn.calls]
+    assert said == [("get_time", {}), ("get_weather", {"city": "Rome", "days": 2})]
+    assert (turn.text, turn.finished.reason) == ("", types_pb2.FINISH_REASON_TOOL_CALLS)
+    assert len(turn.logprobs) == len(turn.token_ids) == turn.finished.usage.completion_tokens, "the calls' count too"
+    assert len({call.id for call in turn.calls}) == 2
+    again = await client.turn("both", **request)
+    assert again.finished.replayed
+    assert (again.calls, again.text, again.token_ids) == (turn.calls, turn.text, turn.token_ids)
+    assert again.finished.reason == types_pb2.FINISH_REASON_TOOL_CALLS
+
+
+async def test_the_answer_of_a_tool_extends_the_ledger_and_finds_its_agent(client: Client) -> None:
+    first = await client.turn("found", messages=told(), tool_calls=True)
+    (call,) = first.calls
+    assert (first.text, call.name, json.loads(call.arguments_json)) == ("I look.", "get_weather", {"city": "Paris"})
+    messages = told()
+    function = {"name": call.name, "arguments": '{"city":"Paris"}'}
+    calls = json.dumps([{"id": call.id, "type": "function", "function": function}])
+    messages.messages.add(role="assistant", content=first.text, tool_calls_json=calls)
+    messages.messages.add(role="tool", tool_call_id=call.id, content="rain")
+
+    async def found(of: types_pb2.Messages) -> tuple[str, int]:
+        request = agent_pb2.FindAgentRequest(namespace="default", model_id="scripted", message_hashes=chain_of(of))
+        response = await client.agents.FindAgent(request, timeout=10)
+        return response.agent.key.agent_id, response.matched_messages
+
+    assert await found(messages) == ("found", 2)
+    assert await found(types_pb2.Messages(messages=messages.messages)) == ("", 0), "without the tools it is another"
+    tokens = (await client.agent("found")).tokens
+    second = await client.turn("found", messages=messages, tool_calls=True)
+    assert (second.match, second.cached) == ("EXTEND", {"hot": tokens})
+    assert (second.text, second.finished.reason) == ("It rains in Paris!", types_pb2.FINISH_REASON_STOP)
+
+
 async def test_a_call_that_the_model_opens_by_itself_fits_where_its_own_would_not(client: Client) -> None:
-    """The script calls get_weather for Paris, a city that the schema does not have."""
-    free = await client.turn("free", messages=told(), tool_calls=True)
-    assert [json.loads(call.arguments_json) for call in free.calls] == [{"city": "Paris"}]
+    """It calls get_weather for Paris, a city that the schema does not have."""
     turn = await held(client, "auto", strict=["get_weather"])
     assert turn.text == "I look."
     assert fitting(turn)[0] == "get_weather"
@@ -96,35 +132,6 @@ async def test_required_calls_come_at_once_and_only_from_the_tools_that_are_name
     again = await held(client, "required-1", seed=1, required=True)
     assert again.finished.replayed
     assert again.calls == turns[1].calls
-
-
-async def test_what_was_called_is_found_again_and_goes_on(client: Client) -> None:
-    first = await held(client, "goes-on", required=True, single=True, names=["set_alarm"])
-    (call,) = first.calls
-    messages = told()
-    function = {"name": call.name, "arguments": call.arguments_json}
-    calls = json.dumps([{"id": call.id, "type": "function", "function": function}])
-    messages.messages.add(role="assistant", tool_calls_json=calls)
-    messages.messages.add(role="tool", tool_call_id=call.id, content="done")
-    second = await client.turn("goes-on", messages=messages, tool_calls=True)
-    assert second.text == "It rains in Paris!"
-    assert sum(second.cached.values()) >= first.finished.usage.prompt_tokens
-
-
-@pytest.mark.slow
-async def test_what_cannot_be_held_is_refused_in_words(client: Client) -> None:
-    broken = types_pb2.Messages(messages=chat(("user", "hi")).messages)
-    odd = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
-    broken.tools_json = json.dumps([{"type": "function", "function": {"name": "odd", "parameters": odd}}])
-    choice = inference_pb2.ToolChoice(strict=["odd"])
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await client.turn("nobody", messages=broken, tool_calls=True, tool_choice=choice)
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "messages.tools_json[0]: uniqueItems cannot be honoured" in (refused.value.details() or "")
-    loose = await client.turn(
-        "loose", messages=broken, tool_calls=True, tool_choice=inference_pb2.ToolChoice(single=True)
-    )
-    assert loose.finished.reason in (types_pb2.FINISH_REASON_TOOL_CALLS, types_pb2.FINISH_REASON_LENGTH)
 
 
 @pytest.mark.slow

@@ -19,12 +19,13 @@ import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.channels import connect
-from agentmem.process.rpc import arity
-from agentmem.v1 import inference_pb2, types_pb2
+from agentmem.rpcs import arity
+from agentmem.v1 import inference_pb2
 from tests.peaks import Peaks
 from tests.system import hostile
+from tests.system.client import Client
 from tests.system.hostile import Attack
-from tests.system.stack import Client, Stack, running
+from tests.system.stack import Stack, running
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -65,7 +66,6 @@ class Costs:
         self._memory = Peaks({name: process.pid for name, process in stack.processes.items()})
         self._spent = self._times()
         self.waited = 0.0
-        self.hears = asyncio.Event()
 
     def _times(self) -> dict[str, float]:
         times = {name: process.cpu_times() for name, process in self._processes.items()}
@@ -81,29 +81,15 @@ class Costs:
 
     async def watch(self, channel: grpc.aio.Channel, client: Client) -> None:
         """Ask again and again what the gateway itself, and through it the worker, can answer at once."""
-        health = health_pb2_grpc.HealthStub(channel)
+        gateway, worker = health_pb2_grpc.HealthStub(channel).Check, client.inference.Abort
+        asked = (gateway, health_pb2.HealthCheckRequest()), (worker, inference_pb2.AbortRequest(request_id="nobody"))
         while True:
-            began, spent = time.monotonic(), self._times()
-            await health.Check(health_pb2.HealthCheckRequest())
-            began, spent = self._answered(began, spent)
-            await client.inference.Abort(inference_pb2.AbortRequest(request_id="nobody"))
-            self._answered(began, spent)
+            for ask, request in asked:
+                began, spent = time.monotonic(), self._times()
+                await ask(request)
+                worked = max(now - spent[name] for name, now in self._times().items())
+                self.waited = max(self.waited, min(time.monotonic() - began, worked))
             await asyncio.sleep(0.02)
-
-    def _answered(self, began: float, spent: dict[str, float]) -> tuple[float, dict[str, float]]:
-        now, times = time.monotonic(), self._times()
-        self.waited = max(self.waited, min(now - began, max(times[name] - spent[name] for name in times)))
-        return now, times
-
-    async def listen(self, client: Client) -> None:
-        """Read a stream of another caller to its end, again and again."""
-        while True:
-            began, spent = time.monotonic(), self._times()
-            sampling = types_pb2.Sampling(ignore_eos=True)
-            call = client.inference.Generate(client.request("", prompt="a", max_tokens=500, sampling=sampling))
-            async for _ in call:
-                began, spent = self._answered(began, spent)
-                self.hears.set()
 
 
 async def send(channel: grpc.aio.Channel, attack: Attack, size: int) -> grpc.StatusCode:
@@ -123,11 +109,11 @@ async def send(channel: grpc.aio.Channel, attack: Attack, size: int) -> grpc.Sta
 
 
 @asynccontextmanager
-async def watched(stack: Stack, *, streaming: bool = False) -> AsyncIterator[Costs]:
-    """Yield the costs of the services during the block, while another caller has a stream or asks."""
+async def watched(stack: Stack) -> AsyncIterator[Costs]:
+    """Yield the costs of the services during the block, while another caller asks."""
     client, costs = await stack.client("gateway"), Costs(stack)
-    async with connect(f"127.0.0.1:{stack.ports['grpc']}", options={"grpc.use_local_subchannel_pool": 1}) as channel:
-        watching = asyncio.create_task(costs.listen(client) if streaming else costs.watch(channel, client))
+    async with connect(stack.grpc, options={"grpc.use_local_subchannel_pool": 1}) as channel:
+        watching = asyncio.create_task(costs.watch(channel, client))
         try:
             yield costs
             assert not watching.done(), watching.exception()
@@ -138,7 +124,7 @@ async def watched(stack: Stack, *, streaming: bool = False) -> AsyncIterator[Cos
 
 
 async def attacked(stack: Stack, attack: Attack, size: int) -> grpc.StatusCode:
-    async with connect(f"127.0.0.1:{stack.ports['grpc']}") as channel:
+    async with connect(stack.grpc) as channel:
         return await send(channel, attack, size)
 
 
@@ -165,12 +151,3 @@ async def test_nothing_is_costly(stack: Stack, method: str) -> None:
     for attack in hostile.attacks(MODEL):
         if attack.method.name == method:
             await check(stack, attack, LARGEST)
-
-
-@pytest.mark.slow
-async def test_a_stream_goes_on_meanwhile(stack: Stack) -> None:
-    for seed in SEEDS:
-        async with watched(stack, streaming=True) as costs:
-            await costs.hears.wait()
-            await attacked(stack, hostile.attack(MODEL, *seed), LARGEST)
-        assert costs.waited < WAIT_SECONDS, (seed, costs.waited)

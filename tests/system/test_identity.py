@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from agentmem.v1 import agent_pb2
-from tests.system.stack import Client, Stack
-
-Messages = list[dict[str, str]]
-
+from tests.system.shared import of_module
+from tests.system.stack import Stack
+from tests.tiny_models import CHATML, write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -23,53 +21,22 @@ class Chat:
 
     def __init__(self, demo: Stack, first: str) -> None:
         self.url = f"{demo.url}/v1/chat/completions"
-        self.messages: Messages = [{"role": "user", "content": first}]
+        self.messages = [{"role": "user", "content": first}]
         self.told: list[dict[str, Any]] = []
 
-    async def answer(self, headers: dict[str, str] | None = None, **fields: object) -> dict[str, Any]:
-        body = {"model": "demo", "messages": self.messages, "temperature": 0, "max_tokens": 12, **fields}
+    async def answer(self) -> None:
+        body = {"model": "demo", "messages": self.messages, "temperature": 0, "max_tokens": 12}
         async with httpx.AsyncClient(timeout=60) as http:
-            response = await http.post(self.url, json=body, headers=headers)
-        response.raise_for_status()
-        told: dict[str, Any] = response.json()
-        self.told.append(told)
-        return told
+            response = await http.post(self.url, json=body)
+        self.told.append(response.raise_for_status().json())
 
-    async def say(self, text: str, **fields: Any) -> dict[str, Any]:
+    async def say(self, text: str) -> None:
         said = self.told[-1]["choices"][0]["message"]["content"]
         self.messages += [{"role": "assistant", "content": said}, {"role": "user", "content": text}]
-        return await self.answer(**fields)
+        await self.answer()
 
     def agents(self) -> list[str]:
         return [told["agentmem"]["agent_id"] for told in self.told]
-
-    def cached(self) -> list[int]:
-        return [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in self.told]
-
-
-async def ids(client: Client) -> list[str]:
-    answer = await client.agents.ListAgents(agent_pb2.ListAgentsRequest(page_size=1000), timeout=10)
-    return [agent.key.agent_id for agent in answer.agents]
-
-
-@pytest.mark.slow
-async def test_conversations_that_share_a_beginning_fork(demo: Stack) -> None:
-    facts = "The number of the locker is 417. " * 60  # more than a block: an older state has no tail any more
-    first = Chat(demo, facts)
-    await first.answer()
-    second = Chat(demo, facts)
-    second.told = first.told[:1]
-    await first.say("What is the number of the locker?")
-    await second.say("Where is the boat?")
-    assert re.fullmatch("conv-[0-9a-f]{32}", second.agents()[-1])
-    assert first.agents()[-1] == first.agents()[0] != second.agents()[-1]
-    assert 256 < first.cached()[1] <= second.cached()[-1], "the fork has all that they share"
-    await first.say("Where is the boat?")
-    await second.say("What is the number of the locker?")
-    assert first.agents()[-1] != second.agents()[-1]
-    assert "417" in second.told[-1]["choices"][0]["message"]["content"]
-    client = await demo.client("gateway")
-    assert [(await client.agent(chat.agents()[-1])).turns for chat in (first, second)] == [3, 3]
 
 
 @pytest.mark.slow
@@ -87,28 +54,31 @@ async def test_clients_at_the_same_time_never_overwrite_each_other(demo: Stack) 
         assert chat.told[2]["agentmem"]["match"] == "extend"
 
 
-async def test_other_choices_leave_no_agents(demo: Stack) -> None:
-    client = await demo.client("gateway")
-    before = await ids(client)
-    chat = Chat(demo, "The number of the room is 12.")
-    told = await chat.answer(n=3, temperature=2, seed=9)
-    assert [choice["index"] for choice in told["choices"]] == [0, 1, 2]
-    assert len({choice["message"]["content"] for choice in told["choices"]}) > 1
-    assert told["usage"]["completion_tokens"] > 12
-    assert set(await ids(client)) - set(before) == {told["agentmem"]["agent_id"]}
-    again = await Chat(demo, "The number of the room is 12.").answer(n=3, temperature=2, seed=9)
-    assert again["choices"] == told["choices"]
+TIMED = "It is {{ strftime_now('%Y-%m-%d %H:%M:%S.%f') }}.\n" + CHATML
+"""A template whose clock goes on between any two renderings."""
+FACTS = "The colour of the boat is green, and the house by the sea is red. " * 10
+timed = of_module("tiny", partial(write_llama, template=TIMED))
 
 
-async def test_a_turn_that_fails_leaves_no_fork(demo: Stack) -> None:
-    client = await demo.client("gateway")
-    named = Chat(demo, "The name of the cat is Tom.")
-    await named.answer({"X-Agent-ID": "tom"})
-    before = await ids(client)
-    other = Chat(demo, "The name of the cat is Tom.")
-    other.told = named.told[:1]
-    with pytest.raises(httpx.HTTPStatusError):
-        await other.say("word " * 20_000)  # more than the context holds
-    async with asyncio.timeout(20):
-        while await ids(client) != before:
-            await asyncio.sleep(0.05)
+async def test_agents_found_by_content_keep_the_time_of_their_template(timed: Stack) -> None:
+    said = [{"role": "user", "content": FACTS}]
+    async with httpx.AsyncClient(base_url=timed.url, timeout=60) as http:
+
+        async def answered(**headers: str) -> Any:
+            body = {"model": "tiny", "messages": said, "temperature": 0, "max_tokens": 8}
+            return (await http.post("/v1/chat/completions", json=body, headers=headers)).json()
+
+        first = await answered()
+        agent = first["agentmem"]["agent_id"]
+        said += [first["choices"][0]["message"], {"role": "user", "content": "And now?"}]
+        second = await answered()
+        assert second["agentmem"]["agent_id"] == agent
+        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"]
+        client = await timed.client("gateway")
+        assert (await client.agent(agent)).template_time
+        said += [second["choices"][0]["message"], {"role": "user", "content": "And now?"}]
+        moved = await answered(**{"X-Agent-Template-Time": "1987-03-05T21:45:07"})
+        assert moved["usage"]["prompt_tokens_details"]["cached_tokens"] < 16
+        assert (await client.agent(agent)).template_time == "1987-03-05T21:45:07"
+        refused = await answered(**{"X-Agent-Template-Time": "tomorrow"})
+        assert refused["error"]["param"] == "X-Agent-Template-Time"

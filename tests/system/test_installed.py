@@ -54,10 +54,16 @@ def uv(*arguments: str) -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(failed)
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("dist")
+    uv("build", "--wheel", "--quiet", "--out-dir", str(directory))
+    (built,) = directory.glob("*.whl")
+    return built
+
+
 @pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    uv("build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"))
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+def installed(wheel: Path, tmp_path: Path) -> Path:
     uv("venv", "--quiet", "--python", sys.executable, str(tmp_path / "venv"))
     uv("pip", "install", "--quiet", "--python", str(tmp_path / "venv"), str(wheel))
     return tmp_path / "venv" / "bin"
@@ -66,7 +72,7 @@ def installed(tmp_path: Path) -> Path:
 @pytest.mark.slow
 async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> None:
     async with hosting("demo", "store", "worker", "gateway") as stack:
-        environment = {"PATH": os.environ["PATH"], "AGENTMEM_ADDRESS": f"127.0.0.1:{stack.ports['grpc']}"}
+        environment = {"PATH": os.environ["PATH"], "AGENTMEM_ADDRESS": stack.grpc}
 
         async def run(program: str, *arguments: str, status: int = 0) -> str:
             process = await asyncio.create_subprocess_exec(
@@ -93,9 +99,7 @@ async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-async def test_the_page_is_in_the_wheel(tmp_path: Path) -> None:
-    uv("build", "--wheel", "--quiet", "--out-dir", str(tmp_path / "dist"))
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
+async def test_the_page_is_in_the_wheel(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "wheel")
     static = tmp_path / "wheel" / "gateway" / "ui" / "static"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -12,10 +11,10 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.errors import InvalidArgument, from_rpc
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from tests.json_schemas import HOSTILE, Schema, fits
-from tests.system.stack import Client, Stack, Turn, hosting
+from tests.system.client import Client, Turn
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,9 +48,8 @@ LONG = 2000
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack() -> AsyncIterator[Stack]:
-    async with hosting("demo", "store", "worker", "gateway", worker_flags=("--default-max-tokens", "4000")) as started:
-        yield started
+async def stack(demo: Stack) -> Stack:
+    return demo
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -84,29 +82,6 @@ async def test_held_and_free_turns_run_together_and_each_keeps_to_its_own(client
         assert whole(turn, schema), turn.text
     assert [turn.text for turn in turns[-2:]] == [alone.text] * 2
     assert len({turn.text for turn in turns}) == 5
-
-
-async def test_bad_schemas_are_refused_before_any_effect(client: Client) -> None:
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"json_schema": "{"}, "json_schema"),
-        ({"json_schema": "[]"}, "json_schema"),
-        ({"json_schema": '{"uniqueItems": true}'}, "json_schema"),
-        ({"json_schema": '{"type": "string", "pattern": "(?=s3cr3t)"}'}, "json_schema"),
-        ({"json_schema": '{"x-guidance": {"lenient": true}, "not": {}}'}, "json_schema"),
-        ({"json_schema": json.dumps(HOSTILE["counted in a count"])}, "json_schema"),
-        ({"json_schema": json.dumps(HOSTILE["many optional properties"])}, "json_schema"),
-        ({"json_schema": "{}", "sampling": types_pb2.Sampling(ignore_eos=True)}, "sampling.ignore_eos"),
-    ]
-    for fields, field in bad:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await client.say("nobody", "hello", **fields)
-        refused = from_rpc(error.value)
-        assert isinstance(refused, InvalidArgument), refused
-        assert refused.field == field
-        assert "s3cr3t" not in str(refused)
-    with pytest.raises(grpc.aio.AioRpcError) as absent:
-        await client.agents.GetAgent(agent_pb2.GetAgentRequest(key=client.key("nobody")), timeout=10)
-    assert absent.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.mark.slow
@@ -158,11 +133,5 @@ async def test_response_format_through_the_sdk(sdk: openai.AsyncOpenAI) -> None:
     named["json_schema"]["schema"] = SCHEMAS["date"]
     choices = await sdk.chat.completions.create(**asked, n=2)
     assert all(fits(choice.message.content or "", SCHEMAS["date"]) for choice in choices.choices)
-    named["json_schema"]["schema"] = {"not": {"const": "s3cr3t"}}
-    with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.chat.completions.create(**asked)
-    assert refused.value.param == "response_format"
-    assert "not cannot be honoured" in refused.value.message
-    assert "s3cr3t" not in refused.value.message
     cut = await sdk.chat.completions.create(**{**asked, "response_format": {"type": "json_object"}, "max_tokens": 4})
     assert (cut.choices[0].message.content or "").startswith("{")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import pytest_asyncio
 
 from tests.scripted_model import write_scripted
-from tests.system.stack import hosting
+from tests.system.shared import of_module
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,14 +22,7 @@ TOOL: Any = {
 ASKED = {"role": "user", "content": "How is the weather in Paris?"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sdk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[openai.AsyncOpenAI]:
-    directory = write_scripted(tmp_path_factory.mktemp("scripted") / "m")
-    async with (
-        hosting(f"scripted={directory}", "store", "worker", "gateway") as stack,
-        openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0) as sdk,
-    ):
-        yield sdk
+stack = of_module("scripted", write_scripted)
 
 
 async def ask(sdk: openai.AsyncOpenAI, *items: Any, **fields: Any) -> Any:
@@ -111,28 +102,15 @@ async def test_the_last_response_of_a_conversation_can_be_deleted(sdk: openai.As
     assert await agents(sdk) == before, "an agent that has no name is deleted with its only response"
 
 
-@pytest.mark.parametrize("item", ["msg_1", "msg_" + "0" * 48 + "_0", "fc_x", "rs_" + "0" * 48 + "_x"])
-async def test_items_that_are_not_kept_say_what_to_do(sdk: openai.AsyncOpenAI, item: str) -> None:
-    with pytest.raises(openai.NotFoundError, match="send the items themselves"):
-        await ask(sdk, ASKED, {"type": "item_reference", "id": item})
-
-
-async def test_an_item_that_its_response_has_not(sdk: openai.AsyncOpenAI) -> None:
+async def test_items_that_are_not_kept_say_what_to_do(sdk: openai.AsyncOpenAI) -> None:
     first = await ask(sdk, {"role": "user", "content": "Only one call."})
     beyond = first.output[-1].id.rpartition("_")[0] + "_7"
-    with pytest.raises(openai.NotFoundError, match="send the items themselves"):
-        await ask(sdk, ASKED, {"type": "item_reference", "id": beyond})
+    for item in (beyond, "msg_1", "msg_" + "0" * 48 + "_0", "fc_x", "rs_" + "0" * 48 + "_x"):
+        with pytest.raises(openai.NotFoundError, match="send the items themselves"):
+            await ask(sdk, ASKED, {"type": "item_reference", "id": item})
     with pytest.raises(openai.BadRequestError, match="refers to an item twice"):
         await ask(sdk, ASKED, *references(first), *references(first))
     # All of the text is in the first message, wherever a stream had it.
     later = {"type": "item_reference", "id": references(first)[0]["id"].removesuffix("_0") + "_1"}
     whole = await ask(sdk, ASKED, *references(first), later, *output_of(first))
     assert whole.output_text == "It rains in Paris!"
-
-
-async def test_unstored_responses_are_not_kept_by_their_ids(sdk: openai.AsyncOpenAI) -> None:
-    made = await ask(sdk, {"role": "user", "content": "Do not store this."}, store=False)
-    with pytest.raises(openai.NotFoundError):
-        await sdk.responses.retrieve(made.id)
-    with pytest.raises(openai.NotFoundError, match="store=false"):
-        await ask(sdk, ASKED, *references(made))

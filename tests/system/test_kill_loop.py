@@ -7,13 +7,15 @@ import asyncio
 import contextlib
 import os
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import grpc
 import pytest
 
 from tests.full_matrix import FULL
-from tests.system.stack import Client, Stack, Turn
+from tests.system.client import Client, Turn
+from tests.system.stack import Stack
 
 VICTIMS = (1 + 3 * FULL) * ([("store",)] * 5 + [("worker",)] * 2 + [("worker", "store")] * 2)
 AGENTS = 3
@@ -27,28 +29,29 @@ class Told:
     texts: list[str] = field(default_factory=list)
     trying: str = ""
     retried: int = 0
-    replayed: int = 0
 
 
-async def talk(client: Client, told: Told) -> None:
-    """Turns for ever; each is retried under its request_id until it is acknowledged."""
+async def talk(client: Client, told: Told, heard: Callable[[grpc.aio.AioRpcError], Awaitable[None]]) -> None:
+    """Turns for ever; each is retried under its request_id until it is acknowledged. `heard` waits, or raises."""
     while True:
         number = len(told.turns)
         told.trying = f"turn {number} of {told.agent} 😀 " + "boat " * (number % 5)
-        while True:
+        turn = None
+        while turn is None:
             try:
                 turn = await client.say(told.agent, told.trying, request_id=f"{told.agent}-{number}", max_tokens=6)
             except grpc.aio.AioRpcError as error:
-                if error.code() not in UNREACHABLE:
-                    raise
+                await heard(error)
                 told.retried += 1
-                await asyncio.sleep(0.02)
-            else:
-                break
         assert turn.finished.durable
-        told.replayed += turn.finished.replayed
         told.turns.append(turn)
         told.texts.append(told.trying)
+
+
+async def outage(error: grpc.aio.AioRpcError) -> None:
+    if error.code() not in UNREACHABLE:
+        raise error
+    await asyncio.sleep(0.02)
 
 
 async def check(stack: Stack, told: Told) -> None:
@@ -80,7 +83,7 @@ async def test_acknowledged_turns_survive_sigkill_at_any_moment(stack: Stack) ->
     rng = random.Random(seed)
     everyone = [Told(f"agent-{n}") for n in range(AGENTS)]
     client = await stack.client()
-    talks = [asyncio.create_task(talk(client, told)) for told in everyone]
+    talks = [asyncio.create_task(talk(client, told, outage)) for told in everyone]
     try:
         for victims in rng.sample(VICTIMS, len(VICTIMS)):
             await asyncio.sleep(rng.uniform(0.0, 0.4))

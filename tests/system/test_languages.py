@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 import signal
 import stat
 import tempfile
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,22 +21,21 @@ import pytest_asyncio
 import trustme
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2
 from gateway.edge import key_file
 from gateway.edge.keys import new
 from tests.gateway import running as gateways
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.system.files import exported
 from tests.system.languages import CPP, GO, TYPESCRIPT, Program, command, ended, shown
-from tests.system.proxies import CANCEL, INTERNAL_ERROR, LosingAnswers, ResettingStreams
-from tests.system.stack import Stack, hosting
+from tests.system.proxies import CANCEL, INTERNAL_ERROR, CuttingProxy, ResettingStreams
+from tests.system.shared import of_module
+from tests.system.stack import Stack
+from tests.tiny_models import write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    async with hosting(f"tiny={tiny}", "store", "worker", "gateway") as stack:
-        yield stack
+stack = of_module("tiny", write_llama)
 
 
 @pytest.fixture(scope="module", params=[TYPESCRIPT, GO, CPP], ids=lambda language: language.name)
@@ -46,16 +45,12 @@ def client(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @pytest.fixture
 def program(stack: Stack, client: tuple[str, ...]) -> Program:
-    return Program(address(stack), *client)
+    return Program(stack.grpc, *client)
 
 
 @pytest.fixture
 def agent(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
-
-
-def address(stack: Stack) -> str:
-    return f"127.0.0.1:{stack.ports['grpc']}"
 
 
 async def said(stack: Stack, agent: str) -> str:
@@ -89,9 +84,7 @@ async def test_ctrl_c_cancels_the_turn(stack: Stack, program: Program, agent: st
     assert await process.stdout.read(1), "text comes while the turn runs"
     process.send_signal(signal.SIGINT)
     assert (await ended(process, 130)).err.startswith("CANCELLED: ")
-    async with asyncio.timeout(20):
-        while await stack.metric("worker", "agentmem_num_requests_running"):
-            await asyncio.sleep(0.02)
+    await stack.until_running(0)
     assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == before + 1
     assert await stack.ledger(agent) == ledger
 
@@ -114,15 +107,16 @@ async def test_a_request_id_is_one_turn(stack: Stack, program: Program, agent: s
 
 @pytest.mark.slow("TypeScript")
 async def test_an_answer_that_is_lost_is_no_second_turn(stack: Stack, client: tuple[str, ...], agent: str) -> None:
-    async with LosingAnswers(stack.ports["grpc"], after=1000) as network:
-        program = Program(f"127.0.0.1:{network.port}", *client)
+    network = CuttingProxy(("127.0.0.1", stack.ports["grpc"]))
+    program = Program(f"127.0.0.1:{network.port}", *client)
+    with network.losing_answers_after(1000):
         process = await program.begin("generate", "--ignore-eos", "--max-tokens", "300", agent, "The boat is green.")
         async with asyncio.timeout(60):
             while not (ledger := await stack.ledger(agent)).token_ids:  # the client is not told of the commit
                 await asyncio.sleep(0.05)
         assert process.returncode is None
-        network.break_connections()
-        done = await ended(process)
+    done = await ended(process)
+    network.close()
     assert (await said(stack, agent)).endswith(done.out), "all of it, and nothing twice"
     lost, _, told = done.err.splitlines()
     assert lost.endswith(" (try again in 1 s); trying again")
@@ -148,23 +142,28 @@ async def test_a_stream_that_is_reset_is_asked_for_again(
     assert (await said(stack, agent)).endswith(done.out), "all of it, and nothing twice"
 
 
+@asynccontextmanager
+async def scripted(client: tuple[str, ...]) -> AsyncIterator[tuple[ScriptedWorker, Program]]:
+    """A worker that says what it is told to, and the client of its gateway."""
+    with tempfile.TemporaryDirectory(prefix="am-", dir="/tmp") as root:
+        worker = ScriptedWorker(f"{root}/worker.sock")
+        await worker.start()
+        try:
+            async with gateways.running(Path(root)) as gateway:
+                yield worker, Program(gateway.addresses["grpc"], *client, AGENTMEM_MODEL="demo")
+        finally:
+            await worker.stop()
+
+
 @pytest.mark.slow("TypeScript")
 async def test_what_the_gateway_says_is_not_tried_again(client: tuple[str, ...]) -> None:
     """The same codes as those of a connection that broke, with details."""
-    root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
-    worker = ScriptedWorker(f"{root}/worker.sock")
     failures = {errors.Internal("a bug"): 1, errors.Cancelled("it was aborted"): 130}
-    await worker.start()
-    try:
-        async with gateways.running(root) as gateway:
-            program = Program(gateway.addresses["grpc"], *client, AGENTMEM_MODEL="demo")
-            for error, status in failures.items():
-                worker.error = error
-                failed = await program.run("generate", "ada", "hi", status=status)
-                assert failed.err == f"{error.code.name}: {error.message}\n"
-    finally:
-        await worker.stop()
-        shutil.rmtree(root)
+    async with scripted(client) as (worker, program):
+        for error, status in failures.items():
+            worker.error = error
+            failed = await program.run("generate", "ada", "hi", status=status)
+            assert failed.err == f"{error.code.name}: {error.message}\n"
     assert len(worker.generated) == len(failures)
 
 
@@ -173,8 +172,7 @@ async def test_moves_agents(stack: Stack, program: Program, agent: str, tmp_path
     client = await stack.client("gateway")
     await client.say(agent, "The key is in the cellar. " * 40, max_tokens=4)
     await stack.on_disk(agent)
-    call = client.agents.ExportAgent(agent_pb2.ExportAgentRequest(key=client.key(agent)))
-    whole = b"".join([piece.chunk async for piece in call])
+    whole = await exported(client, agent)
     path = tmp_path / "agent"
     assert (await program.run("export", agent, str(path))).out == f"{path}: {len(whole)} bytes\n"
     assert path.read_bytes() == whole
@@ -220,8 +218,6 @@ async def test_says_what_failed(stack: Stack, program: Program, agent: str, tmp_
 
 
 async def test_tries_again_when_it_is_told_to(client: tuple[str, ...]) -> None:
-    root = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
-    worker = ScriptedWorker(f"{root}/worker.sock")
     failures = [errors.Unavailable("the model is loading", 0.25), errors.ResourceExhausted("the queue is full", 0.5)]
     answers = iter([["He"], ["Hel"], ["Hal", "lo"]])
 
@@ -233,14 +229,9 @@ async def test_tries_again_when_it_is_told_to(client: tuple[str, ...]) -> None:
             raise failures.pop(0)
         yield finished()
 
-    worker.script = script  # type: ignore[assignment]
-    await worker.start()
-    try:
-        async with gateways.running(root) as gateway:
-            done = await Program(gateway.addresses["grpc"], *client, AGENTMEM_MODEL="demo").run("generate", "ada", "hi")
-    finally:
-        await worker.stop()
-        shutil.rmtree(root)
+    async with scripted(client) as (worker, program):
+        worker.script = script  # type: ignore[assignment]
+        done = await program.run("generate", "ada", "hi")
     assert done.out == "Hel\nHallo", "what came before is not written twice, and another answer begins again"
     assert done.err.splitlines()[:2] == [
         "UNAVAILABLE: the model is loading (try again in 0.25 s); trying again",
@@ -252,21 +243,9 @@ async def test_tries_again_when_it_is_told_to(client: tuple[str, ...]) -> None:
     assert request_id in told
 
 
-class Door:
-    """A second gateway of a stack, with keys, TLS and certificates of clients."""
-
-    def __init__(self, address: str, folder: Path, key: str) -> None:
-        self.address = address
-        self.certificates = {
-            "AGENTMEM_CA": str(folder / "ca.pem"),
-            "AGENTMEM_CLIENT_CERT": str(folder / "client.pem"),
-            "AGENTMEM_CLIENT_KEY": str(folder / "client.key"),
-        }
-        self.key = key
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def door(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Door]:
+async def door(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[str, dict[str, str]]]:
+    """A second gateway of a stack, with keys, TLS and certificates of clients; and the variables for it."""
     folder = tmp_path_factory.mktemp("door")
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
@@ -278,23 +257,27 @@ async def door(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
     with key_file.changing(folder / "keys.json") as known:
         known[made.id] = made
     files = {"tls_cert": "server.pem", "tls_key": "server.key", "tls_client_ca": "ca.pem", "keys": "keys.json"}
-    settings = {name: folder / file for name, file in files.items()}
-    async with gateways.running(stack.run, **settings) as gateway:
-        yield Door(gateway.addresses["grpc"], folder, str(shown))
+    mine = {"CA": folder / "ca.pem", "CLIENT_CERT": folder / "client.pem", "CLIENT_KEY": folder / "client.key"}
+    async with gateways.running(stack.run, **{name: folder / file for name, file in files.items()}) as gateway:
+        variables = {f"AGENTMEM_{name}": str(file) for name, file in mine.items()}
+        yield gateway.addresses["grpc"], {**variables, "AGENTMEM_API_KEY": str(shown)}
 
 
 @pytest.mark.slow
-async def test_keys_and_tls(stack: Stack, door: Door, client: tuple[str, ...], agent: str) -> None:
-    program = Program(door.address, *client, AGENTMEM_API_KEY=door.key, **door.certificates)
+async def test_keys_and_tls(
+    stack: Stack, door: tuple[str, dict[str, str]], client: tuple[str, ...], agent: str
+) -> None:
+    address, mine = door
+    program = Program(address, *client, **mine)
     answer = await program.run("generate", agent, "The boat is green.")
     assert (await said(stack, agent)).endswith(answer.out)
     assert f"{agent}\ttiny\t" in (await program.run("list")).out
-    stranger = Program(door.address, *client, AGENTMEM_API_KEY="am_0_x", **door.certificates)
+    stranger = Program(address, *client, **mine | {"AGENTMEM_API_KEY": "am_0_x"})
     assert (await stranger.run("list", status=1)).err.startswith("UNAUTHENTICATED: ")
     # Without the CA, without a certificate of its own, and without TLS nothing is had. It is tried until Ctrl-C.
-    ca = {"AGENTMEM_CA": door.certificates["AGENTMEM_CA"]}
-    for variables in ({**door.certificates, "AGENTMEM_CA": "", "AGENTMEM_TLS": "1"}, ca, {}):
-        process = await Program(door.address, *client, AGENTMEM_API_KEY=door.key, **variables).begin("list")
+    key = {"AGENTMEM_API_KEY": mine["AGENTMEM_API_KEY"]}
+    for variables in (mine | {"AGENTMEM_CA": "", "AGENTMEM_TLS": "1"}, key | {"AGENTMEM_CA": mine["AGENTMEM_CA"]}, key):
+        process = await Program(address, *client, **variables).begin("list")
         assert process.stderr is not None
         async with asyncio.timeout(60):  # gRPC's own log may come first
             while not (line := await process.stderr.readline()).endswith(b"; trying again\n"):

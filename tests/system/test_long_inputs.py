@@ -1,23 +1,23 @@
-"""Inputs of megabytes are refused before they cost memory, through every door; and Gemma's text comes back as it is."""
+"""Inputs of megabytes are refused before they cost memory, through every door."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import httpx
 import pytest
-import pytest_asyncio
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import inference_pb2, types_pb2
 from tests import npm_tokenizers
 from tests.peaks import Peaks
-from tests.system.stack import Client, Stack, chat, hosting
+from tests.system.client import append, refused
+from tests.system.shared import of_module
+from tests.system.stack import Stack
 from tests.tiny_models import write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,11 +30,7 @@ LOOK_ALIKES = "<|im_end|>" * (15 * MIB // 10)
 PROSE = "The colour of the boat by the sea is green, and the house is red. " * (15 * MIB // 67)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    async with hosting(f"tiny={tiny}") as stack:
-        await stack.up("gateway")
-        yield stack
+stack = of_module("tiny", write_llama)
 
 
 def memory_of(stack: Stack) -> Peaks:
@@ -91,56 +87,29 @@ async def test_the_contract_refuses_what_cannot_fit(stack: Stack) -> None:
     client = await stack.client("gateway")
     key = client.key("ada")
     await client.say("ada", "hello", max_tokens=2)
-    append = types_pb2.Append(text=WORDS)
+    text = types_pb2.Append(text=WORDS)
     for call in (
-        client.inference.Generate(client.request("ada", append=append)).__aiter__().__anext__(),
-        client.inference.Prefill(
-            inference_pb2.PrefillRequest(key=key, append=types_pb2.Append(messages=chat(("user", WORDS))))
-        ),
-        client.inference.CountTokens(inference_pb2.CountTokensRequest(key=key, append=append)),
-        client.agents.ProbeAgent(agent_pb2.ProbeAgentRequest(key=key, prompt=WORDS)),
+        client.inference.Generate(client.request("ada", append=text)).__aiter__().__anext__(),
+        client.prefill("ada", append=append(WORDS)),
+        client.inference.CountTokens(inference_pb2.CountTokensRequest(key=key, append=text)),
+        client.probe("ada", prompt=WORDS),
     ):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call
-        assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION, refused.value.details()
-        assert "context holds 4096; shorten it" in (refused.value.details() or "")
+        await refused(call, grpc.StatusCode.FAILED_PRECONDITION, "context holds 4096; shorten it")
     assert len((await stack.ledger("ada")).token_ids)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gemma(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+def write_gemma(directory: Path) -> Path:
     """A random model under Gemma's tokenizer."""
     files = npm_tokenizers.directory("gemma3")
-    directory = write_llama(tmp_path_factory.mktemp("models") / "gemma", vocab_size=262145, context=1 << 17)
+    write_llama(directory, vocab_size=262145, context=1 << 17)
     for file in npm_tokenizers.FILES:
         shutil.copy(files / file, directory / file)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "bos_token_id": 2, "eos_token_id": [1, 106]}))
-    async with hosting(f"gemma={directory}") as stack:
-        await stack.up("gateway")
-        yield stack
+    return directory
 
 
-FOUR_SPACES = 140
-
-
-async def test_gemmas_runs_of_spaces_are_spaces(gemma: Stack) -> None:
-    """An added token spelled with U+2581; the history that has it goes on where it ended."""
-    code = "def f(x):\n    if x:\n        return 1\n"
-    answer = await posted(
-        gemma, "/v1/chat/completions", messages=user(code), max_tokens=3, logit_bias={str(FOUR_SPACES): 100}
-    )
-    assert answer.json()["choices"][0]["message"]["content"] == " " * 12
-    client: Client = await gemma.client("gateway")
-    first = await client.turn(
-        "ann", prompt=code, max_tokens=3, sampling=types_pb2.Sampling(logit_bias={FOUR_SPACES: 100})
-    )
-    assert (first.token_ids, first.text) == ([FOUR_SPACES] * 3, " " * 12)
-    ledger = await gemma.ledger("ann")
-    assert ledger.text == b"<bos>" + code.encode() + b" " * 12
-    second = await client.turn("ann", prompt=f"{ledger.text.decode()}x\n", parse_special=True, max_tokens=1)
-    assert second.match == "EXTEND"
-    assert sum(second.cached.values()) >= len(ledger.token_ids) - 4, "the run that goes on may have other tokens"
+gemma = of_module("gemma", write_gemma)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
@@ -11,8 +10,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import agent_pb2
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 
 FACT = "The colour of the boat is green."
 OTHER = "The number of the locker is 417."
@@ -23,10 +21,9 @@ ASKED: Any = {"model": "demo", "temperature": 0, "max_tokens": 20}
 NAMES = (f"agent-{number}" for number in itertools.count())
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def sdk(demo: Stack) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        yield client
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(demo: Stack) -> Stack:
+    return demo
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -75,11 +72,6 @@ async def memory(demo: Stack, agent: str) -> str:
     return (await demo.ledger(agent)).text.decode()
 
 
-async def snapshots(client: Client, agent: str) -> list[str]:
-    answer = await client.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=client.key(agent)), timeout=10)
-    return [each.name for each in answer.snapshots]
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_only_the_newest_message_each_time(demo: Stack, sdk: openai.AsyncOpenAI, stream: bool) -> None:
     named = Named(sdk, stream=stream)
@@ -90,21 +82,9 @@ async def test_only_the_newest_message_each_time(demo: Stack, sdk: openai.AsyncO
     assert not any(each.warning or each.report["warning"] for each in told)
     client = await demo.client("gateway")
     agent = await client.agent(named.agent)
-    assert (agent.turns, await snapshots(client, named.agent)) == (3, [])
+    assert (agent.turns, await client.snapshots(named.agent)) == (3, [])
     text = await memory(demo, named.agent)
     assert text.count(FACT) == text.count(QUESTION) + 1 == 2, "each once, and the model's answer"
-
-
-async def test_both_habits_mixed(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named = Named(sdk)
-    noted = await named.ask(system(), user(FACT))
-    where = await named.ask(user("Where is the key?"))
-    whole = [system(), user(FACT), assistant(noted.text), user("Where is the key?"), assistant(where.text)]
-    told = await named.ask(*whole, user(QUESTION))
-    assert (told.text, told.report["match"], told.report["appended"]) == (ANSWER, "extend", False)
-    told = await named.ask(system(), user(QUESTION))
-    assert (told.text, told.report["appended"]) == (ANSWER, True)
-    assert (await memory(demo, named.agent)).count(SYSTEM) == 1, "the system message that is there is not said again"
 
 
 async def test_another_system_message_is_never_lost(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
@@ -134,7 +114,7 @@ async def test_a_conversation_that_shares_nothing_is_refused(demo: Stack, sdk: o
         assert await memory(demo, named.agent) == before
         told = await named.ask(*other, mode="replace")
         assert FACT not in await memory(demo, named.agent)
-        kept = (await snapshots(await demo.client("gateway"), named.agent))[0]
+        kept = (await (await demo.client("gateway")).snapshots(named.agent))[0].name
         for warning in (told.warning, told.report["warning"]):
             assert warning is not None and kept in warning
         assert told.report["dropped_tokens"] > 0
@@ -146,22 +126,10 @@ async def test_what_is_left_behind_warns_and_stays_in_a_snapshot(demo: Stack, sd
     await named.ask(user("Where is the key?"))
     told = await named.ask(user(FACT), assistant(noted.text), user(QUESTION))
     assert told.text == ANSWER
-    assert await snapshots(client, named.agent) == ["auto-2"]
+    assert [each.name for each in await client.snapshots(named.agent)] == ["auto-2"]
     assert told.warning == told.report["warning"] and "auto-2" in str(told.warning)
-    restore = agent_pb2.RestoreSnapshotRequest(key=client.key(named.agent), name="auto-2")
-    await client.agents.RestoreSnapshot(restore, timeout=10)
+    await client.restore(named.agent, "auto-2")
     assert "Where is the key?" in await memory(demo, named.agent)
-
-
-async def test_a_retry_is_replayed_and_not_appended_again(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
-    named = Named(sdk)
-    await named.ask(user(FACT))
-    first = await named.ask(user(QUESTION), key="once")
-    before = await memory(demo, named.agent)
-    for mode in ("", "append", "refuse"):
-        again = await named.ask(user(QUESTION), key="once", mode=mode)
-        assert (again.text, again.report["replayed"]) == (first.text, True)
-    assert await memory(demo, named.agent) == before
 
 
 async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.AsyncOpenAI) -> None:
@@ -176,19 +144,17 @@ async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.Async
 
 
 @pytest.mark.slow
-async def test_the_other_endpoints(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
+async def test_the_other_endpoints(demo: Stack, sdk: openai.AsyncOpenAI, claude: anthropic.AsyncAnthropic) -> None:
     for stream in (False, True):
         agent = next(NAMES)
         headers = {"X-Agent-ID": agent}
-        claude = anthropic.AsyncAnthropic(base_url=demo.url, api_key="none", max_retries=0)
         more: Any = {"extra_body": {"temperature": 0}, "extra_headers": headers, "max_tokens": 20, "model": "demo"}
-        async with claude:
-            await claude.messages.create(messages=[user(FACT)], system=SYSTEM, **more)
-            if stream:
-                async with claude.messages.stream(messages=[user(QUESTION)], system=SYSTEM, **more) as streamed:
-                    message = await streamed.get_final_message()
-            else:
-                message = await claude.messages.create(messages=[user(QUESTION)], system=SYSTEM, **more)
+        await claude.messages.create(messages=[user(FACT)], system=SYSTEM, **more)
+        if stream:
+            async with claude.messages.stream(messages=[user(QUESTION)], system=SYSTEM, **more) as streamed:
+                message = await streamed.get_final_message()
+        else:
+            message = await claude.messages.create(messages=[user(QUESTION)], system=SYSTEM, **more)
         assert getattr(message.content[0], "text", "") == ANSWER
         again: Any = {"model": "demo", "temperature": 0, "extra_headers": headers, "stream": stream}
         answer = await sdk.responses.create(input=QUESTION, instructions=SYSTEM, **again)

@@ -12,19 +12,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
-import mlx.core as mx
 import psutil
 import pytest
-from mlx_lm.models import llama
 
-from agentmem.errors import ResourceExhausted
 from agentmem.v1 import types_pb2
-from benchmarks.loading import load
 from inference_service.engine.device import free_bytes, has_own_memory
-from inference_service.engine.headroom import Headroom
-from inference_service.models.fingerprint import ContentHashes
-from tests.inference_service.engine.batch_turns import begin, prompt_of, run
-from tests.system.stack import Stack, Turn, chat, running
+from tests.system.client import Turn, chat
+from tests.system.stack import running
 from tests.tiny_models import CHATML, write_llama, write_tiny
 
 log = logging.getLogger(__name__)
@@ -68,12 +62,6 @@ def hog(script: str, nbytes: int) -> Iterator[None]:
             process.kill()
 
 
-async def generating(stack: Stack, turns: int) -> None:
-    async with asyncio.timeout(120):
-        while await stack.metric("worker", "agentmem_num_requests_running") < turns:
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.slow
 @on_host
 async def test_who_runs_goes_on_and_who_comes_waits_for_the_others_memory(tmp_path: Path) -> None:
@@ -84,7 +72,7 @@ async def test_who_runs_goes_on_and_who_comes_waits_for_the_others_memory(tmp_pa
         client, served = await stack.client(), None
         messages = chat(("user", "Nobody knows. "))
         first = asyncio.create_task(client.turn("a", messages=messages, max_tokens=2500, sampling=IGNORE_EOS))
-        await generating(stack, 1)
+        await stack.until_running(1)
         with hog(OF_HOST, 5 * GIB):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await client.turn("b", messages=messages, max_tokens=900)
@@ -102,7 +90,7 @@ def write_wide(directory: Path) -> Path:
     """A Llama of 250 million weights, whose chunks take hundreds of megabytes."""
     sizes = {"hidden_size": 2048, "num_hidden_layers": 4, "intermediate_size": 8192, "head_dim": 128}
     heads = {"num_attention_heads": 16, "num_key_value_heads": 8, "rope_theta": 10000.0, "model_type": "llama"}
-    return write_tiny(directory, llama, {**sizes, **heads}, 0, CHATML, 16_384)
+    return write_tiny(directory, "llama", {**sizes, **heads}, 0, CHATML, 16_384)
 
 
 @on_gpu
@@ -128,7 +116,7 @@ async def test_beside_a_process_that_takes_nearly_all_of_a_gpu(tmp_path: Path) -
 
         assert await outcomes("before", 4, 200, 50) == 4
         during = asyncio.create_task(outcomes("running", 8, 800, 6000))
-        await generating(stack, 8)
+        await stack.until_running(8)
         worker = stack.processes["worker"].pid
         with hog(OF_GPU, GIB + 256 * MIB):
             assert await during >= 1
@@ -136,25 +124,3 @@ async def test_beside_a_process_that_takes_nearly_all_of_a_gpu(tmp_path: Path) -
             await outcomes("short", 8, 5, 20)
         assert await outcomes("after", 8, 800, 100) == 8
         assert stack.processes["worker"].pid == worker and stack.processes["worker"].poll() is None
-
-
-@on_gpu
-def test_allocations_that_fail_end_no_other_turn(tmp_path: Path) -> None:
-    """Without a look ahead, so that the allocator has to say it."""
-    hashes = ContentHashes(tmp_path / "hashes.json")
-    model = load("wide", str(write_wide(tmp_path / "m")), hashes=hashes, pool_bytes=1 << 28)
-    begin(model, prompt_of(model, 0, 100), 20)
-    run(model)
-    mx.clear_cache()
-    model.engine.headroom = Headroom(0)
-    with hog(OF_GPU, 256 * MIB):
-        turns = [begin(model, [5 + n] * 6000, 40) for n in range(4)]
-        turns.append(begin(model, prompt_of(model, 1, 2), 40))
-        run(model)
-    failed = [error for turn in turns if (error := turn.job.future.exception(0)) is not None]
-    log.info("%d of %d found no memory; %s", len(failed), len(turns), {str(error) for error in failed})
-    assert all(isinstance(error, ResourceExhausted) for error in failed)
-    mx.clear_cache()
-    later = [begin(model, [5 + n] * 3000, 20) for n in range(4)]
-    run(model)
-    assert [turn.generated.sampled for turn in later] == [20] * 4

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import pytest_asyncio
@@ -17,29 +14,17 @@ from tests.system.stack import Stack, running
 FACT = "The colour of the boat is green."
 QUESTION = "What is the colour of the boat?"
 ANSWER = "The colour of the boat is green."
-FACTS = "The number of the locker is 417. " * 36
-"""More than a block, which an older state still has when its tail is gone."""
-LOCKER = "What is the number of the locker?"
 MODEL: Any = {"model": "demo", "temperature": 0}
-ENDLESS: Any = {"model": "demo", "max_tokens": 4000, "logit_bias": {"2": -100}, "stream": True}
-"""No end of turn: nothing below waits for its end."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack() -> AsyncIterator[Stack]:
-    async with running("demo", "store", "worker", "gateway", worker_flags=("--max-requests", "2")) as started:
-        await reachable(started)
+    async with running("demo", "store", "worker", "gateway") as started:
+        await started.until_ready()
         yield started
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def reachable(stack: Stack) -> None:
-    """The gateway has found the worker: it may have looked before that one was there."""
-    async with asyncio.timeout(60), httpx.AsyncClient(base_url=stack.url) as http:
-        while (await http.get("/readyz")).status_code != 200:
-            await asyncio.sleep(0.05)
 
 
 def report(answer: Any) -> dict[str, Any]:
@@ -49,12 +34,6 @@ def report(answer: Any) -> dict[str, Any]:
 
 def said(text: str) -> Any:
     return {"role": "user", "content": text}
-
-
-async def idle(stack: Stack) -> None:
-    async with asyncio.timeout(30):
-        while await stack.metric("worker", "agentmem_num_requests_running"):
-            await asyncio.sleep(0.02)
 
 
 async def asked(sdk: openai.AsyncOpenAI, messages: list[Any], stream: bool) -> tuple[str, Any, dict[str, Any]]:
@@ -87,60 +66,16 @@ async def test_a_chat_is_remembered_without_any_header(sdk: openai.AsyncOpenAI, 
     assert agents == {told["agent_id"]}
 
 
-async def test_a_full_worker_is_tried_again_when_it_says(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    chat = sdk.chat.completions
-    long = [await chat.create(messages=[said(text)], **ENDLESS) for text in ("one", "two")]
-    with pytest.raises(openai.RateLimitError) as full:
-        await chat.create(**MODEL, messages=[said(FACT)])
-    wait = float(full.value.response.headers["retry-after"])
-    answered: list[tuple[int, float]] = []
-
-    async def note(response: Any) -> None:
-        answered.append((response.status_code, time.monotonic()))
-        for stream in long:
-            await stream.close()
-        await idle(stack)
-
-    async with openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]}) as http:
-        patient = sdk.with_options(max_retries=1, http_client=http)
-        await patient.chat.completions.create(**MODEL, messages=[said(FACT)], max_tokens=2)
-    (refused, first), (served, second) = answered
-    assert (refused, served) == (429, 200)
-    assert second - first >= wait, "the SDK by itself would wait for half a second at most"
-
-
-async def test_completions_go_on_from_their_prompt(sdk: openai.AsyncOpenAI) -> None:
-    named: Any = {"extra_headers": {"X-Agent-ID": "raw"}, "max_tokens": 8}
-    prompt = "The colour of the boat is green . The key is in the"
-    first = await sdk.completions.create(**MODEL, prompt=prompt, **named)
-    assert first.usage is not None
-    more = f"{prompt}{first.choices[0].text} Where"
-    second = await sdk.completions.create(**MODEL, prompt=more, **named)
-    assert (report(first)["match"], report(second)["match"]) == ("new", "extend")
-    assert second.usage is not None and second.usage.prompt_tokens_details is not None
-    assert first.usage.prompt_tokens <= (second.usage.prompt_tokens_details.cached_tokens or 0)
-    unnamed = await sdk.completions.create(**MODEL, prompt=more)
-    assert report(unnamed)["agent_id"] is None
-
-
-async def respond(sdk: openai.AsyncOpenAI, text: str, after: Any = None, **fields: Any) -> Any:
-    previous = after.id if after is not None else openai.omit
-    asked: Any = {**MODEL, "input": text, "previous_response_id": previous, "max_output_tokens": 20, **fields}
-    return await sdk.responses.create(**asked)
-
-
-def cached(response: Any) -> int:
-    return int(response.usage.input_tokens_details.cached_tokens)
-
-
 @pytest.mark.slow
 async def test_a_response_is_followed_after_a_restart(stack: Stack, sdk: openai.AsyncOpenAI) -> None:
-    first = await respond(sdk, f"Listen: {FACTS}")
+    asked: Any = {**MODEL, "max_output_tokens": 20}
+    first = await sdk.responses.create(**asked, input="Listen: " + "The number of the locker is 417. " * 36)
     await stack.on_disk(report(first)["agent_id"])
     stack.kill("gateway", "worker", "store")
     await stack.up("store", "worker", "gateway")
-    await reachable(stack)
-    second = await respond(sdk, LOCKER, first)
+    await stack.until_ready()
+    follow: Any = {"input": "What is the number of the locker?", "previous_response_id": first.id}
+    second = await sdk.responses.create(**asked, **follow)
     assert "417" in second.output_text
     assert report(second)["agent_id"] == report(first)["agent_id"]
-    assert report(second)["cached"] == {"warm": first.usage.total_tokens}
+    assert first.usage and report(second)["cached"] == {"warm": first.usage.total_tokens}

@@ -8,52 +8,38 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 import pytest
-import pytest_asyncio
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from agentmem.v1 import agent_pb2
+from tests.system.files import exported
 from tests.system.languages import EXAMPLES, Program, shown
-from tests.system.stack import Stack, hosting
+from tests.system.shared import of_module
+from tests.system.stack import Stack
+from tests.tiny_models import write_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def stack(tiny: Path) -> AsyncIterator[Stack]:
-    async with hosting(f"tiny={tiny}") as stack:
-        await stack.up("gateway")
-        yield stack
-
-
-def address(stack: Stack) -> str:
-    return f"127.0.0.1:{stack.ports['grpc']}"
+stack = of_module("tiny", write_llama)
 
 
 @pytest.fixture(scope="module")
 def python(stack: Stack) -> Program:
-    return Program(address(stack), sys.executable, str(EXAMPLES / "python" / "agentmem_client.py"))
-
-
-async def exported(stack: Stack, agent: str) -> bytes:
-    await stack.on_disk(agent)
-    client = await stack.client("gateway")
-    call = client.agents.ExportAgent(agent_pb2.ExportAgentRequest(key=client.key(agent)))
-    return b"".join([piece.chunk async for piece in call])
+    return Program(stack.grpc, sys.executable, str(EXAMPLES / "python" / "agentmem_client.py"))
 
 
 async def test_python_moves_agents(stack: Stack, python: Program, tmp_path: Path) -> None:
     client = await stack.client("gateway")
     await client.say("mia", "The key is in the cellar. " * 40, max_tokens=4)
-    whole = await exported(stack, "mia")
+    await stack.on_disk("mia")
+    whole = await exported(client, "mia")
     ledger = await stack.ledger("mia")
     path = tmp_path / "mia"
     await python.run("export", "mia", str(path))
@@ -116,7 +102,7 @@ async def test_grpcurl_lines_are_right(stack: Stack) -> None:
     """grpcurl is not at hand, so its lines are done as it does them: by reflection, from the JSON of the line."""
     client = await stack.client("gateway")
     lines, called = grpcurl_lines(), []
-    sync_channel = grpc.insecure_channel(address(stack))
+    sync_channel = grpc.insecure_channel(stack.grpc)
     database = ProtoReflectionDescriptorDatabase(sync_channel)
     try:
         served = await asyncio.to_thread(database.get_services)

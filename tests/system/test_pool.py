@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from agentmem.v1 import types_pb2
 from tests.full_matrix import FULL
 from tests.oracle import Oracle
+from tests.system.recomputed import ARGUMENTS, check
 from tests.system.stack import Stack, running
 from tests.tiny_hybrids import (
     write_falcon_h1,
@@ -117,8 +117,4 @@ async def test_turns_of_many_agents_in_a_pool_for_a_few(tmp_path: Path, write: C
         log = stack.logs("worker")
         assert "does not add up" not in log
         assert "dropped" not in log
-        oracle = Oracle(directory)
-        last = await client.say("agent 7", "The end?", max_tokens=6, sampling=IGNORE_EOS, top_logprobs=0)
-        ledger = list((await stack.ledger("agent 7")).token_ids)
-        wanted = oracle.logprobs_of(ledger, len(ledger) - len(last.token_ids))
-        assert np.abs(wanted - np.array(last.logprobs)).max() < 1e-3
+        await check(stack, Oracle(directory), await client.say("agent 7", "The end?", **ARGUMENTS), "agent 7")

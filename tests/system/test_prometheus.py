@@ -15,19 +15,19 @@ import grpc
 import httpx
 import pytest
 
-from agentmem.v1 import agent_pb2, model_pb2, types_pb2
+from agentmem.v1 import model_pb2, types_pb2
 from tests import prometheus, s3
 from tests.dashboards import NAMES, Dashboard
-from tests.deploy.metrics import of_a_cluster
 from tests.prometheus import Prometheus, Series, values
-from tests.promql import arms, filled_in, metric_names, with_bool
+from tests.promql import filled_in, with_bool
 from tests.recorded import MISSED
+from tests.system.client import Client, chat, refused
+from tests.system.cluster_dashboard import SERVICES, alerts_compare, needs_a_cluster, scraped
 from tests.system.load import complete
-from tests.system.stack import Client, Stack, chat
+from tests.system.stack import Stack
 from tests.tiny_models import write_llama
 
 ARGUMENTS = {"max_tokens": 6, "sampling": types_pb2.Sampling(ignore_eos=True)}
-SERVICES = ("store", "worker", "gateway")
 INTERVAL = 2.0
 """Seconds between scrapes: shorter ones would be much of the work on a machine of two cores."""
 
@@ -68,24 +68,15 @@ async def _record(folder: Path, running: ExitStack) -> Recorded:
         addresses = {name: f"127.0.0.1:{stack.ports[name]}" for name in SERVICES}
         config = prometheus.shipped_config(folder, {"local": addresses}, f"{INTERVAL:g}s")
         asked = running.enter_context(prometheus.running(config, folder))
-        await _scraped(asked, 1)
+        await scraped(asked, len(SERVICES))
         begin = time.time()
         for round_ in range(2):  # what has a series only since the first time grows with the second
             await _load(stack, round_)
-            await _scraped(asked, 1)
-        await _scraped(asked, 1)  # rules look at what was scraped before
+            await scraped(asked, len(SERVICES))
+        await scraped(asked, len(SERVICES))  # rules look at what was scraped before
         return Recorded(asked, begin, time.time())
     finally:
         await stack.destroy()
-
-
-async def _scraped(asked: Prometheus, times: int) -> None:
-    """Wait until each target was scraped so often again, while it was up."""
-    wanted = time.time() + (times - 1) * INTERVAL
-    all_up = f"min(timestamp(up)) >= {wanted:.3f} and count(up == 1) == {len(SERVICES)}"
-    async with asyncio.timeout(60):
-        while not asked.query(all_up):
-            await asyncio.sleep(0.1)
 
 
 async def _load(stack: Stack, round_: int) -> None:
@@ -107,7 +98,7 @@ async def _load(stack: Stack, round_: int) -> None:
             damaged = bytearray(first.read_bytes())
             damaged[-1] ^= 1
             first.write_bytes(damaged)
-        await client.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=key, tier=tier), timeout=30)
+        await client.evict(key.agent_id, tier)
         turn = await client.say(key.agent_id, "Go on.", **ARGUMENTS)
         assert name == "damaged" or set(turn.cached) == {name}, turn.started
     await client.turn(f"hot-{round_}", messages=chat(("user", f"Something else, {round_}")), **ARGUMENTS)
@@ -117,9 +108,7 @@ async def _load(stack: Stack, round_: int) -> None:
 
 
 async def _mistakes(stack: Stack, client: Client) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as unknown:
-        await client.agent("nobody")
-    assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
+    await refused(client.agent("nobody"), grpc.StatusCode.NOT_FOUND)
     body = {"model": "unknown", "messages": [{"role": "user", "content": "Hello"}]}
     async with httpx.AsyncClient(base_url=stack.url, timeout=30) as http:
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 404
@@ -144,11 +133,6 @@ def test_every_panel_and_every_rule_has_data(recorded: Recorded, subtests: pytes
             check(recorded)
 
 
-def _needs_a_cluster(expression: str) -> bool:
-    """This stack is a single machine, whose store has no series of those; tests/deploy asks for their names."""
-    return bool(metric_names(expression) & of_a_cluster())
-
-
 def every_panel_has_data(recorded: Recorded, name: str) -> None:
     board = Dashboard(name)
     variables: dict[str, list[str]] = {}
@@ -164,18 +148,14 @@ def every_panel_has_data(recorded: Recorded, name: str) -> None:
     empty = [
         (title, expression)
         for title, expression in board.expressions
-        if not _needs_a_cluster(expression) and not values(recorded.drawn(filled_in(expression, variables, intervals)))
+        if not needs_a_cluster(expression) and not values(recorded.drawn(filled_in(expression, variables, intervals)))
     ]
     assert not empty, f"{len(empty)} of {len(board.expressions)} expressions have no data"
 
 
-def _rules(recorded: Recorded, kind: str) -> list[dict[str, str]]:
-    groups = recorded.asked.get("rules")["groups"]
-    return [rule for group in groups for rule in group["rules"] if rule["type"] == kind]
-
-
 def every_recording_rule_has_data_and_is_never_nan(recorded: Recorded) -> None:
-    rules = _rules(recorded, "recording")
+    groups = recorded.asked.get("rules")["groups"]
+    rules = [rule for group in groups for rule in group["rules"] if rule["type"] == "recording"]
     assert len(rules) > 50
     for rule in rules:
         assert rule["health"] == "ok", rule
@@ -187,15 +167,7 @@ def every_recording_rule_has_data_and_is_never_nan(recorded: Recorded) -> None:
 
 
 def every_alert_compares_data(recorded: Recorded) -> None:
-    """With `bool` a comparison answers where both sides have data, whatever it says; see tests/promql.py."""
-    rules = _rules(recorded, "alerting")
-    assert len(rules) >= 15
-    for rule in rules:
-        assert rule["health"] == "ok", rule
-        for arm in arms(rule["query"]):
-            if _needs_a_cluster(arm):
-                continue
-            assert values(recorded.at_end(with_bool(arm))), f"{rule['name']} has nothing to compare: {arm}"
+    alerts_compare(recorded.asked, recorded.end, of_clusters=False)
 
 
 def what_has_no_data_is_noticed(recorded: Recorded) -> None:

@@ -1,11 +1,13 @@
-"""Reading and branching memories from the command line, on a real stack."""
+"""Commands on a real stack: memories are read and branched, and doctor looks at what runs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from base64 import b64decode
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from click.testing import CliRunner
 
 from agentmem.v1 import types_pb2
 from gateway.cli.main import main
-from tests.system.stack import Stack, chat
+from tests.system.client import chat
+from tests.system.stack import Stack
 
 FACT = "The colour of the boat is green."
 QUESTION = "What is the colour of the boat?"
@@ -35,7 +38,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def agentmem(stack: Stack, *arguments: str, fails: bool = False) -> str:
     """What `agentmem agents …` writes to standard output."""
-    given = ["agents", *arguments, "--gateway", f"127.0.0.1:{stack.ports['grpc']}"]
+    given = ["agents", *arguments, "--gateway", stack.grpc]
     said = await asyncio.to_thread(CliRunner().invoke, main, given)
     assert said.exit_code == (1 if fails else 0), said.output
     return said.output if fails else said.stdout
@@ -105,3 +108,30 @@ async def test_pins_and_probes(stack: Stack) -> None:
     assert (await told(stack, "probe", "marco", QUESTION))["cache"]["match"] == "extend"
     assert (await told(stack, "show", "marco"))[0]["tokens"] == held
     assert "agent 'nobody' does not exist" in await agentmem(stack, "probe", "nobody", "x", fails=True)
+
+
+def files(data: Path) -> dict[str, int]:
+    """Files and their sizes, but for SQLite's, which it keeps as it likes."""
+    found = (path for path in data.rglob("*") if not path.name.startswith(("store.db-", "warm.db-")))
+    return {str(path): path.stat().st_size for path in found if path.is_file()}
+
+
+@pytest.mark.slow
+async def test_doctor_changes_nothing_while_all_runs(stack: Stack) -> None:
+    client = await stack.client("gateway")
+    assert (await client.say("ada", "hello")).finished.durable
+    await stack.on_disk("ada")
+    before = files(stack.data)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway.cli.main", "doctor", "--json"),
+        *("--data", str(stack.data), "--run-dir", str(stack.run), "--http", f"127.0.0.1:{stack.ports['http']}"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await process.communicate()
+    assert files(stack.data) == before
+    found = {each["check"]: each for each in json.loads(told)["findings"]}
+    assert process.returncode == 0, found
+    assert found["running"]["facts"] == dict.fromkeys(("store", "worker", "gateway"), "ready")
+    assert "services run here" in found["ports"]["found"]
+    assert "besides a worker that runs" in found["memory"]["found"]
+    assert (await client.say("ada", "again")).finished.durable

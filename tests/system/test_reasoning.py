@@ -8,7 +8,8 @@ import pytest
 import pytest_asyncio
 
 from tests.scripted_model import OPENING_TEMPLATE, SAID, THINKING_TEMPLATE, THOUGHT, write_thinking
-from tests.system.stack import Client, Stack, chat, running
+from tests.system.client import Client, chat
+from tests.system.stack import Stack, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,24 +46,6 @@ async def test_the_contract_tells_both_and_the_ledger_has_what_was_written(clien
     assert again.finished.usage.reasoning_tokens == usage.reasoning_tokens
     appended = await client.say("both", "and now?")
     assert (appended.reasoning, appended.text) == (THOUGHT, SAID)
-
-
-async def test_chat_completions(sdk: openai.AsyncOpenAI) -> None:
-    asked: Any = {"model": "thinking", "messages": [QUESTION]}
-    whole = await sdk.chat.completions.create(**asked, logprobs=True)
-    message = whole.choices[0].message
-    assert (message.content, message.model_extra) == (SAID, {"reasoning_content": THOUGHT})
-    assert whole.usage is not None and whole.usage.completion_tokens_details is not None
-    assert whole.usage.completion_tokens_details.reasoning_tokens
-    content = whole.choices[0].logprobs and whole.choices[0].logprobs.content
-    assert content and b"".join(bytes(token.bytes or ()) for token in content).startswith(f"\n\n{SAID}".encode())
-    reasoning, text = "", ""
-    async for chunk in await sdk.chat.completions.create(**asked, stream=True):
-        for choice in chunk.choices:
-            assert not (text and (choice.delta.model_extra or {}).get("reasoning_content"))
-            reasoning += (choice.delta.model_extra or {}).get("reasoning_content", "")
-            text += choice.delta.content or ""
-    assert (reasoning, text) == (THOUGHT, SAID)
 
 
 def cached(answer: Any) -> int:

@@ -9,9 +9,9 @@ import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests import s3
-from tests.system.stack import Client, Stack, chat, hosting
-from tests.system.test_hybrid import ARGUMENTS, LONG
-from tests.system.test_probe import probed
+from tests.system.client import append, chat, refused
+from tests.system.recomputed import ARGUMENTS, LONG
+from tests.system.stack import Stack, hosting
 from tests.tiny_models import write_gemma3, write_llama
 
 
@@ -32,15 +32,9 @@ async def uploaded(stack: Stack, agent: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def evict(client: Client, agent: str) -> None:
-    request = agent_pb2.EvictAgentRequest(key=client.key(agent), tier=types_pb2.TIER_WARM)
-    await client.agents.EvictAgent(request, timeout=30)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("write", [write_llama, write_gemma3], ids=["llama", "gemma3"])
 async def test_a_turn_resumes_from_the_object_store(tmp_path: Path, write: Callable[[Path], Path]) -> None:
-    append = types_pb2.Append(messages=chat(("user", "And now?")))
     messages = chat(("system", LONG), ("user", "Who told you?"))
     async with hosting(f"tiny={write(tmp_path / 'm')}") as stack:
         client = await stack.client()
@@ -48,17 +42,17 @@ async def test_a_turn_resumes_from_the_object_store(tmp_path: Path, write: Calla
             await client.turn(agent, messages=messages, **ARGUMENTS)
             await uploaded(stack, agent)
         for agent in ("leaves", "stays"):  # they share all files, and a file goes with the last who has it
-            await evict(client, agent)
+            await client.evict(agent, types_pb2.TIER_WARM)
         assert not stack.block_files() and not stack.window_files()
         assert (await client.agent("leaves")).tier == types_pb2.TIER_REMOTE
         listed = await client.agents.ListBlocks(agent_pb2.ListBlocksRequest(key=client.key("leaves")))
         assert {block.tier for block in listed.blocks} == {types_pb2.TIER_REMOTE}
-        expected = await probed(client, "leaves", append=append)
-        turn = await client.turn("leaves", append=append, **ARGUMENTS)
+        expected = await client.probe("leaves", append=append("And now?"))
+        turn = await client.say("leaves", "And now?", **ARGUMENTS)
         assert turn.started.cache == expected
         assert set(turn.cached) == {"remote"} and turn.cached["remote"] > 400
         assert turn.started.cache.load_bytes > 0
-        again = await client.turn("stays", append=append, **ARGUMENTS)
+        again = await client.say("stays", "And now?", **ARGUMENTS)
         assert set(again.cached) <= {"hot", "warm"}, "what one has fetched is there for the other"
         assert turn.token_ids == again.token_ids
         assert (
@@ -72,7 +66,7 @@ async def test_what_the_object_store_lost_is_computed_again(tiny: Path, bucket: 
         client = await stack.client()
         await client.turn("a", messages=chat(("system", LONG), ("user", "Who told you?")), **ARGUMENTS)
         await uploaded(stack, "a")
-        await evict(client, "a")
+        await client.evict("a", types_pb2.TIER_WARM)
         second = sorted(bucket.objects())[1]
         bucket.write(second, b"\0" + bucket.read(second)[1:])
         turn = await client.say("a", "And now?", **ARGUMENTS)
@@ -88,11 +82,8 @@ async def test_an_agent_is_erased_from_the_object_store(tiny: Path, bucket: s3.B
         client = await stack.client()
         await client.turn("a", messages=chat(("system", LONG), ("user", "Who told you?")), **ARGUMENTS)
         await uploaded(stack, "a")
-        await evict(client, "a")
+        await client.evict("a", types_pb2.TIER_WARM)
         assert bucket.objects()
-        request = agent_pb2.DeleteAgentRequest(key=client.key("a"))
-        await client.agents.DeleteAgent(request, timeout=30)
+        await client.delete("a")
         assert not bucket.objects()
-        with pytest.raises(grpc.aio.AioRpcError) as missing:
-            await client.agents.DeleteAgent(request, timeout=30)
-        assert missing.value.code() == grpc.StatusCode.NOT_FOUND
+        await refused(client.delete("a"), grpc.StatusCode.NOT_FOUND)

@@ -14,13 +14,13 @@ import pytest
 from agentmem.channels import connect
 from agentmem.errors import Aborted
 from agentmem.kv.ledger import Ledger, Version
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from inference_service.storage.client import StoreClient
 from tests.oracle import Oracle
-from tests.system.stack import Client, Stack, running
-
-ARGUMENTS = {"max_tokens": 8, "top_logprobs": 0, "sampling": types_pb2.Sampling(ignore_eos=True)}
+from tests.system.client import Client
+from tests.system.recomputed import ARGUMENTS, check
+from tests.system.stack import Stack, running
 
 
 def continuation(client: Client, base: Version, held: int, ledger: Ledger) -> pb.CommitTurnRequest:
@@ -41,7 +41,7 @@ async def a_number_comes_back(stack: Stack, oracle: Oracle) -> None:
     client = await stack.client()
     kept = await client.say("a", "The colour of the boat is green. " * 20, **ARGUMENTS)
     held = len((await stack.ledger("a")).token_ids)
-    await client.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=client.key("a"), new_agent_id="b"), timeout=30)
+    await client.fork("a", "b")
     await client.say("b", "But the house is white, and it stands by the sea. " * 12, **ARGUMENTS)
     other = Ledger.from_proto(await stack.ledger("b"))
     stack.kill("store", number=signal.SIGTERM)
@@ -64,11 +64,7 @@ async def a_number_comes_back(stack: Stack, oracle: Oracle) -> None:
 
     turn = await client.say("a", "What do you know?", **ARGUMENTS)
     assert turn.started.base == made.to_proto()
-    token_ids = (await stack.ledger("a")).token_ids
-    assert list(token_ids[: len(other)]) == other.token_ids.tolist()
-    wanted = oracle.logprobs_of(token_ids, len(token_ids) - len(turn.token_ids))
-    assert token_ids[-len(turn.token_ids) :] == turn.token_ids
-    assert np.abs(wanted - np.array(turn.logprobs)).max() < 1e-3
+    assert (await check(stack, oracle, turn))[: len(other)] == other.token_ids.tolist()
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The services under a service manager: what it hears, and that it is true when it hears it."""
+"""When a service serves: a service manager hears it, and it is true when it hears it."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ async def test_what_a_service_manager_hears(stopped: Stack, manager: Callable[[s
         assert await serving(f"unix:{stopped.run}/store.sock")
         await worker.wait_for("READY=1")
         assert await serving(f"unix:{stopped.run}/worker.sock")
-        async with asyncio.timeout(60):
-            while (await http.get("/readyz")).status_code != 200:
-                await asyncio.sleep(0.1)
+        await stopped.until_ready()
 
     stopped.kill("store")
     await worker.wait_for("STATUS=the cache store does not answer")
@@ -72,3 +70,20 @@ async def test_what_a_service_manager_hears(stopped: Stack, manager: Callable[[s
         assert process.wait(30) == 0
         await heard.wait_for("STOPPING=1")
         assert "READY=1" not in heard.said
+
+
+@pytest.mark.slow
+@pytest.mark.kills
+async def test_a_worker_that_does_not_see_its_stores_disk_does_not_serve(stack: Stack) -> None:
+    """A probe that is another store's, as where two machines have the same paths; then a store that can be seen."""
+    stack.kill("worker")
+    (stack.data / "probe").write_bytes(bytes(32))
+    stack.start("worker")
+    async with asyncio.timeout(60):
+        while "mount its data directory" not in stack.logs("worker"):
+            await asyncio.sleep(0.02)
+    assert not await serving(f"unix:{stack.run}/worker.sock")
+    stack.kill("store")
+    await stack.up("store")
+    await stack.ready("worker")
+    assert (await (await stack.client()).say("b", "Hello", max_tokens=5)).token_ids

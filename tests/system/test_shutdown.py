@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Awaitable
 from pathlib import Path
 
 import grpc
-import httpx
 import pytest
 
 from agentmem.errors import Unavailable, from_rpc, is_unreachable
 from agentmem.kv.blockfile import chain_hashes
 from agentmem.v1 import inference_pb2, model_pb2, types_pb2
-from tests.system.stack import Client, running, serving
+from tests.system.client import Client, refused
+from tests.system.stack import running, serving
 
 TURN = {"max_tokens": 800, "sampling": types_pb2.Sampling(ignore_eos=True)}
 """Long enough to see all the rest during it."""
@@ -28,23 +29,24 @@ async def begin(client: Client, agent: str) -> grpc.aio.UnaryStreamCall[object, 
     return call
 
 
+async def unavailable(call: Awaitable[object], words: str) -> None:
+    error = await refused(call, grpc.StatusCode.UNAVAILABLE, words)
+    failure = from_rpc(error)
+    assert isinstance(failure, Unavailable) and failure.retry_after > 0 and not is_unreachable(error)
+
+
 @pytest.mark.slow
 async def test_a_worker_ends_in_order(tiny: Path) -> None:
     async with running(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=PATIENT) as stack:
         client, worker = await stack.client("gateway"), f"unix:{stack.run}/worker.sock"
         fingerprint = (await client.models.GetModel(model_pb2.GetModelRequest(), timeout=10)).model.fingerprint
-        async with asyncio.timeout(60), httpx.AsyncClient(base_url=stack.url) as http:
-            call = await begin(client, "a")
-            stack.processes["worker"].send_signal(signal.SIGTERM)
+        call = await begin(client, "a")
+        stack.processes["worker"].send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
             while await serving(worker, "agentmem.v1.InferenceService"):
                 await asyncio.sleep(0.01)
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await client.say("b", "hello", max_tokens=2)
-            while (await http.get("/readyz")).status_code != 503:
-                await asyncio.sleep(0.01)
-        failure = from_rpc(refused.value)
-        assert isinstance(failure, Unavailable) and not is_unreachable(refused.value)
-        assert failure.retry_after > 0 and "shutting down" in failure.message
+        await unavailable(client.say("b", "hello", max_tokens=2), "shutting down")
+        await stack.until_ready(503)
         last = inference_pb2.GenerateResponse()
         tokens = 0
         while (event := await call.read()) is not grpc.aio.EOF:
@@ -68,11 +70,7 @@ async def test_a_store_ends_in_order(tiny: Path) -> None:
         told = (await client.say("a", "The key is in the cellar.", max_tokens=4)).finished.version
         stack.kill("store", number=signal.SIGTERM)
         assert not list((stack.data).glob("*.db-wal")), "what was written is in the databases themselves"
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await client.say("a", "hello", max_tokens=2)
-        failure = from_rpc(refused.value)
-        assert isinstance(failure, Unavailable) and not is_unreachable(refused.value)
-        assert failure.retry_after > 0 and "store" in failure.message
+        await unavailable(client.say("a", "hello", max_tokens=2), "store")
         await stack.up("store")
         async with asyncio.timeout(60):
             while True:

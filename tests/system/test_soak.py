@@ -13,11 +13,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentmem.v1 import agent_pb2, inference_pb2
+from agentmem.v1 import inference_pb2
 from benchmarks.demo_model.world import KINDS
 from tests.full_matrix import FULL
-from tests.system.load import ALL, MEGABYTE, check_flat, complete, holdings, idle, observed, open_chat
-from tests.system.stack import Client, Stack
+from tests.system.client import Client
+from tests.system.load import MEGABYTE, check_flat, complete, holdings, idle, observed, open_chat
+from tests.system.stack import Stack
 
 AGENTS = 30 if FULL else 10
 SECONDS = 600 if FULL else 3
@@ -72,7 +73,7 @@ class Soak:
             if lived % 4 == 0:
                 await self._fork(name)
             if lived == LIFE:
-                await self._client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=self._client.key(name)))
+                await self._client.delete(name)
                 lived = 0
 
     def _goes_on(self) -> bool:
@@ -104,14 +105,13 @@ class Soak:
 
     async def _fork(self, name: str) -> None:
         fork = f"{name}, a fork"
-        request = agent_pb2.ForkAgentRequest(key=self._client.key(name), new_agent_id=fork)
         try:
-            await self._client.agents.ForkAgent(request)
+            await self._client.fork(name, fork)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:  # all its turns were left
                 raise
         else:
-            await self._client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=self._client.key(fork)))
+            await self._client.delete(fork)
 
     async def _most_bytes(self) -> int:
         most = 0
@@ -146,12 +146,9 @@ async def test_nothing_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     async with observed("demo", tmp_path, monkeypatch, **flags) as stack:
         soak = Soak(stack, await stack.client("gateway"))
         before_most = await soak.run(WARM_UP_SECONDS, seed=1)
-        before, before_bytes = await holdings(stack, ALL), bytes_on_disk(stack)
+        before, before_bytes = await holdings(stack), bytes_on_disk(stack)
         most = await soak.run(SECONDS, seed=2)
-        after, after_bytes = await holdings(stack, ALL), bytes_on_disk(stack)
-    disk = f"disk {before_bytes} -> {after_bytes}, at most {most} bytes"
-    print(f"{soak.turns} turns, {soak.left} left; {disk}")  # noqa: T201 - shown by pytest -s
-    print(f"before: {before}\nafter:  {after}")  # noqa: T201
+        after, after_bytes = await holdings(stack), bytes_on_disk(stack)
     assert soak.left
     assert soak.short, "neither the pool nor the disk was short"
     check_flat(before, after, grown=8 * MEGABYTE if FULL else 64 * MEGABYTE)  # seconds do not warm allocators up

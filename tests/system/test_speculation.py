@@ -7,24 +7,22 @@ code of this model's keys that is rounded otherwise weighs more, and log-probabi
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 import pytest_asyncio
 
-from agentmem.v1 import cache_store_pb2, types_pb2
+from agentmem.v1 import types_pb2
 from benchmarks import smollm2
 from benchmarks.packages import Unavailable
 from tests.blas import openblas
 from tests.oracle import Oracle
+from tests.system.recomputed import difference
 from tests.system.stack import Stack, running
-from tests.system.test_openai_sdk import reachable
 
 CODE = """\
 def average(scores):
@@ -44,7 +42,6 @@ LAST = 1
 TIE = 0.05
 """Of a log-probability: what codes of K and V that were rounded otherwise may change in this model, where a token is
 likely. Those of tokens that are sampled against all odds were 0.09 apart."""
-GREEDY = types_pb2.Sampling(temperature=0)
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -61,7 +58,7 @@ def directory() -> Path:
 async def stack(directory: Path) -> AsyncIterator[Stack]:
     flags = ("--kv-bits", "8", "--pool-bytes", str(64 << 20))
     async with running(f"smollm2={directory}", "store", "worker", "gateway", worker_flags=flags) as started:
-        await reachable(started)
+        await started.until_ready()
         yield started
 
 
@@ -104,7 +101,7 @@ class Agent:
         said = [choice.delta if stream else choice.message for choice in choices]
         usage = next(part.usage for part in parts if part.usage)
         each = [token for choice in choices if choice.logprobs for token in choice.logprobs.content]
-        assert await self._idle() == 0
+        await self._stack.until_running(0)
         counts = [after - at for after, at in zip(await self._counts(), before, strict=True)]
         return Answer(
             "".join(delta.content or "" for delta in said),
@@ -116,23 +113,11 @@ class Agent:
             *counts,
         )
 
-    async def _idle(self) -> float:
-        async with asyncio.timeout(30):
-            while running := await self._stack.metric("worker", "agentmem_num_requests_running"):
-                await asyncio.sleep(0.02)
-        return running
-
     async def _counts(self) -> list[float]:
         metric = self._stack.metric
         drafted, accepted = "agentmem_speculation_drafted_tokens_total", "agentmem_speculation_accepted_tokens_total"
         steps = await metric("worker", "agentmem_engine_steps_total", kind="decode")
         return [steps, await metric("worker", drafted), await metric("worker", accepted)]
-
-    async def generated(self) -> tuple[cache_store_pb2.Ledger, bytes]:
-        """The ledger, and the text of what was generated in its last turn."""
-        ledger = await self._stack.ledger(self.name)
-        start = ledger.turns[-1].end_token - ledger.turns[-1].generated_tokens
-        return ledger, bytes(ledger.text[ledger.offsets[start - 1] : ledger.offsets[ledger.turns[-1].end_token - 1]])
 
 
 def agree(answer: Answer, plain: Answer) -> bool:
@@ -150,52 +135,35 @@ def was_drafted_for(answer: Answer) -> bool:
     return 0 < answer.accepted <= answer.drafted and answer.steps + answer.accepted == len(answer.tokens) + LAST
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def plain(stack: Stack) -> Answer:
-    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
-        answer = await Agent(stack, client, "plain").asks(QUOTE, seed=1)
-    assert answer.drafted == 0
-    assert answer.steps - LAST == len(answer.tokens) == answer.counted
-    assert "return sum(scores.values())" in answer.text
-    return answer
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_quotation_is_the_one_of_plain_steps(
-    stack: Stack, sdk: openai.AsyncOpenAI, plain: Answer, stream: bool
+async def test_a_quotation_is_the_one_of_plain_steps_and_there_after_sigkill(
+    stack: Stack, sdk: openai.AsyncOpenAI, directory: Path
 ) -> None:
-    agent = Agent(stack, sdk, f"whole-{stream}")
-    answer = await agent.asks(QUOTE, stream=stream)
-    assert was_drafted_for(answer)
-    assert agree(answer, plain)
-    assert answer.counted == len(answer.tokens) <= TOKENS
-    assert answer.text in "".join(answer.tokens)
-    ledger, text = await agent.generated()
-    assert ledger.turns[-1].generated_tokens == answer.counted
-    assert text.decode().startswith(answer.text)
-
-
-@pytest.mark.slow
-async def test_what_was_drafted_is_there_after_sigkill(stack: Stack, sdk: openai.AsyncOpenAI, directory: Path) -> None:
     """The next turn goes on from its KV on disk, and is what a recomputation of the ledger gives."""
-    agent = Agent(stack, sdk, "killed")
-    assert was_drafted_for(await agent.asks(QUOTE))
-    ledger, _ = await agent.generated()
-    await stack.on_disk("killed")
+    plain = await Agent(stack, sdk, "plain").asks(QUOTE, seed=1)
+    assert plain.drafted == 0
+    assert plain.steps - LAST == len(plain.tokens) == plain.counted
+    assert "return sum(scores.values())" in plain.text
+    for stream in (True, False):
+        answer = await Agent(stack, sdk, f"streamed {stream}").asks(QUOTE, stream=stream)
+        assert was_drafted_for(answer) and agree(answer, plain)
+        assert answer.counted == len(answer.tokens) <= TOKENS
+        assert answer.text in "".join(answer.tokens)
+    agent = "streamed False"
+    ledger = await stack.ledger(agent)
+    turn = ledger.turns[-1]
+    assert turn.generated_tokens == answer.counted
+    start, end = (ledger.offsets[at - 1] for at in (turn.end_token - turn.generated_tokens, turn.end_token))
+    assert bytes(ledger.text[start:end]).decode().startswith(answer.text)
+
+    await stack.on_disk(agent)
     stack.kill("worker", "store")
     await stack.up("store", "worker")
-    await reachable(stack)
+    await stack.until_ready()
     client = await stack.client()
-    turn = await client.say("killed", QUOTE, max_tokens=40, top_logprobs=0, sampling=GREEDY)
-    assert turn.cached.get("warm", 0) >= len(ledger.token_ids) - 1
-    after = await stack.ledger("killed")
+    said = await client.say(agent, QUOTE, max_tokens=40, top_logprobs=0, sampling=types_pb2.Sampling(temperature=0))
+    assert said.cached.get("warm", 0) >= len(ledger.token_ids) - 1
+    after = await stack.ledger(agent)
     assert list(after.token_ids[: len(ledger.token_ids)]) == list(ledger.token_ids)
     with openblas():
-        wanted = Oracle(directory, 8).logprobs_of(list(after.token_ids), len(after.token_ids) - len(turn.token_ids))
-    assert far_off(turn.logprobs, wanted) < TIE
-    assert far_off(turn.logprobs[1:], wanted) > TIE, "of other tokens they would be others"
-
-
-def far_off(logprobs: Sequence[float], wanted: Any) -> float:
-    return float(np.abs(np.array(logprobs) - wanted[: len(logprobs)]).max())
+        assert await difference(stack, Oracle(directory, 8), said, agent) < TIE

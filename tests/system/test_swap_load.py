@@ -12,35 +12,35 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
 import pytest
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.full_matrix import FULL
-from tests.system.several import TOLERANCE, Several
-from tests.system.stack import Client, Turn, chat
+from tests.system.client import Client, Turn
+from tests.system.recomputed import TOLERANCE
+from tests.system.several import Several, of_models
 from tests.tiny_models import write_gemma3, write_llama
 
 SWAPS = 100 if FULL else 15
 WARM_UP = 10
 """Swaps until the process has grown to what it needs."""
 CLIENTS = 8
-ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+IGNORE_EOS = types_pb2.Sampling(ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
-    root = tmp_path_factory.mktemp("models")
-    models = {name: write_llama(root / name, seed=seed) for seed, name in enumerate("abc")}
-    several = Several({**models, "d": write_gemma3(root / "d", seed=3)}, ("--log-format", "json"))
-    asyncio.run(several.stack.up())
-    yield several
-    several.close()
+def models(root: Path) -> dict[str, Path]:
+    llamas = {name: write_llama(root / name, seed=seed) for seed, name in enumerate("abc")}
+    return {**llamas, "d": write_gemma3(root / "d", seed=3)}
+
+
+several = of_models(models, "--log-format", "json")
 
 
 @dataclass
@@ -73,39 +73,15 @@ class Chatter:
 
     async def _turn(self, memory: Memory) -> None:
         said = f"turn {len(memory.told) + memory.left} of {memory.agent} on {memory.model}"
-        request = inference_pb2.GenerateRequest(
-            key=self._clients[memory.model].key(memory.agent),
-            append=types_pb2.Append(messages=chat(("user", said))),
-            max_tokens=self._rng.randint(2, 12),
-            top_logprobs=0,
-            sampling=types_pb2.Sampling(ignore_eos=True),
-        )
-        fate = self._rng.random()
-        deadline = self._rng.uniform(0.01, 0.6) if fate < 0.1 else 120.0
-        leaves_after = self._rng.randint(0, 4) if 0.1 <= fate < 0.2 else 1 << 30
-        turn, sent = Turn(), time.time()
-        call = self._clients[memory.model].inference.Generate(request, timeout=deadline)
+        patience, sent = self._rng.uniform(0.01, 0.6) if self._rng.random() < 0.2 else 120.0, time.time()
+        asked: Any = {"max_tokens": self._rng.randint(2, 12), "top_logprobs": 0, "sampling": IGNORE_EOS}
         try:
-            async for event in call:
-                if event.HasField("started"):
-                    turn.started = event.started
-                    memory.waits.append((sent, time.time()))
-                elif event.HasField("delta"):
-                    turn.token_ids += event.delta.token_ids
-                    turn.logprobs += [token.logprob for token in event.delta.logprobs]
-                else:
-                    turn.finished = event.finished
-                leaves_after -= 1
-                if leaves_after < 0 and not turn.finished.durable:
-                    memory.left += 1
-                    return
-        except grpc.aio.AioRpcError as error:
-            if error.code() not in ENDED or deadline > 1:
-                raise
+            async with asyncio.timeout(patience):
+                turn = await self._clients[memory.model].say(memory.agent, said, **asked)
+        except TimeoutError:
             memory.left += 1
             return
-        finally:
-            call.cancel()
+        memory.waits.append((sent, turn.started_at))
         assert turn.finished.durable
         memory.told.append((said, turn))
 
@@ -117,12 +93,10 @@ def loads(several: Several) -> list[float]:
     return [datetime.fromisoformat(line["time"]).timestamp() for line in events]
 
 
-async def active_bytes(several: Several) -> tuple[float, int]:
-    """MLX's memory and the process's, with the first model loaded and nobody there."""
+async def active_bytes(several: Several) -> float:
+    """MLX's memory with the first model loaded and nobody there."""
     await several.load("a")
-    process = psutil.Process(several.stack.processes["worker"].pid)
-    active = await several.stack.metric("worker", "agentmem_mlx_memory_bytes", kind="active")
-    return active, process.memory_info().rss
+    return await several.stack.metric("worker", "agentmem_mlx_memory_bytes", kind="active")
 
 
 async def check(several: Several, memory: Memory, *, recompute: bool) -> None:
@@ -161,7 +135,6 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
     rss: list[int] = []
     talks = [asyncio.create_task(each.talk()) for each in everyone]
     process = psutil.Process(several.stack.processes["worker"].pid)
-    began = time.monotonic()
     try:
         async with asyncio.timeout(500):
             for goal in range(WARM_UP, SWAPS + 1, 5):
@@ -174,7 +147,6 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
             talk.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*talks)
-    seconds = time.monotonic() - began
     memories = [memory for each in everyone for memory in each.memories.values()]
     assert all(sum(len(m.told) for m in each.memories.values()) > 3 for each in everyone), "everybody was served"
     assert sum(memory.left for memory in memories) > 3, "some walked away"
@@ -188,7 +160,7 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
     most = others + 2  # its own, those in the queue, and one that ended before its model was opened and queued
     assert max(swaps) <= most, f"loads that requests waited for, their own included: {swaps}"
 
-    await idle(several)
+    await several.stack.until_running(0)
     client = await several.stack.client()
     for memory in memories:
         key = types_pb2.AgentKey(namespace="default", agent_id=memory.agent, model_id=memory.model)
@@ -204,19 +176,8 @@ async def test_swaps_under_load_lose_nothing_and_starve_nobody(several: Several)
         for name in several.directories:
             await several.load(name)
         first = await active_bytes(several)
-        if abs(first[0] - before[0]) < 4096:
+        if abs(first - before) < 4096:
             break
     assert await several.stack.metric("worker", "agentmem_pool_blocks", state="used") == 0
-    assert abs(first[0] - before[0]) < 4096, "less than the smallest window or block"
-    told, left = (sum(counts) for counts in zip(*((len(m.told), m.left) for m in memories), strict=True))
-    grown = [size >> 20 for size in rss]
-    print(f"{len(times)} loads in {seconds:.0f} s, {told} turns, {left} left")  # noqa: T201 - shown by pytest -s
-    print(f"loads waited for: {dict(sorted(swaps.items()))}; RSS every 5 swaps: {grown} MiB")  # noqa: T201
-    print(f"active bytes: {before[0]:.0f}, then {first[0]:.0f}; RSS at the end: {first[1] >> 20} MiB")  # noqa: T201
+    assert abs(first - before) < 4096, "less than the smallest window or block"
     assert rss[-1] < rss[0] + (64 << 20)
-
-
-async def idle(several: Several) -> None:
-    async with asyncio.timeout(60):
-        while any([await several.stack.metric("worker", f"agentmem_num_requests_{s}") for s in ("running", "waiting")]):
-            await asyncio.sleep(0.05)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -11,22 +10,20 @@ import pytest
 
 from agentmem.v1 import model_pb2, types_pb2
 from tests.full_matrix import FULL
-from tests.system.several import ARGUMENTS, TOLERANCE, Several
-from tests.system.stack import Client, Turn, chat
+from tests.system.client import Client, refused
+from tests.system.recomputed import TOLERANCE
+from tests.system.several import ARGUMENTS, Several, of_models
 from tests.tiny_models import write_gemma3, write_llama
 
 LINES = ["The colour of the boat is green. " * 25, "Who told you that?", "And the house by the sea?"]
 
 
-@pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
+def models(root: Path) -> dict[str, Path]:
     """Two models of one geometry, and a hybrid; one of them is loaded at a time."""
-    root = tmp_path_factory.mktemp("models")
-    models = {"a": write_llama(root / "a"), "b": write_llama(root / "b", seed=1), "c": write_gemma3(root / "c", seed=2)}
-    several = Several(models)
-    asyncio.run(several.stack.up())
-    yield several
-    several.close()
+    return {"a": write_llama(root / "a"), "b": write_llama(root / "b", seed=1), "c": write_gemma3(root / "c", seed=2)}
+
+
+several = of_models(models)
 
 
 class Elsewhere(Client):
@@ -36,27 +33,23 @@ class Elsewhere(Client):
         return types_pb2.AgentKey(namespace="elsewhere", agent_id=agent, model_id=self.model)
 
 
-async def say(client: Client, agent: str, line: str) -> Turn:
-    return await client.turn(agent, append=types_pb2.Append(messages=chat(("user", line))), **ARGUMENTS)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["a", "c"], ids=["full attention", "hybrid"])
 async def test_a_model_that_comes_back_finds_its_agents_warm(several: Several, model: str) -> None:
     address = f"unix:{several.stack.run}/worker.sock"
     elsewhere = Elsewhere(address, model)
-    never = [await say(elsewhere, "agent", line) for line in LINES]
+    never = [await elsewhere.say("agent", line, **ARGUMENTS) for line in LINES]
     await elsewhere.close()
 
     agent = f"{model} and b"
     there, other = await several.on(model), await several.on("b")
-    turns = [await say(there, agent, LINES[0])]
-    on_b = [await say(other, agent, LINES[0])]
+    turns = [await there.say(agent, LINES[0], **ARGUMENTS)]
+    on_b = [await other.say(agent, LINES[0], **ARGUMENTS)]
     for line in LINES[1:]:
         before = len((await several.stack.ledger(agent, model)).token_ids)
-        turns.append(await say(there, agent, line))
+        turns.append(await there.say(agent, line, **ARGUMENTS))
         assert (turns[-1].match, turns[-1].miss, turns[-1].cached) == ("EXTEND", "UNSPECIFIED", {"warm": before})
-        on_b.append(await say(other, agent, line))
+        on_b.append(await other.say(agent, line, **ARGUMENTS))
         assert list(on_b[-1].cached) == ["warm"]
     for swapped, hot in zip(turns, never, strict=True):
         assert swapped.token_ids == hot.token_ids
@@ -73,15 +66,13 @@ async def test_a_model_that_comes_back_finds_its_agents_warm(several: Several, m
 async def test_a_model_leaves_while_the_store_is_down_and_the_ledger_has_its_agents(several: Several) -> None:
     stack, a = several.stack, await several.on("a")
     for number, line in enumerate(LINES[:2]):
-        said = await say(a, "homeless", line)
+        said = await a.say("homeless", line, **ARGUMENTS)
         stack.kill("store")
         assert [told.stage for told in await several.load("b")][-1] == "ready"
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await say(a, "homeless", "Anybody?")
-        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        await refused(a.say("homeless", "Anybody?", **ARGUMENTS), grpc.StatusCode.UNAVAILABLE)
         await stack.renew()
         assert said.finished.version.version == (await a.agent("homeless")).version.version == number + 1
-    turn = await say(a, "homeless", LINES[2])
+    turn = await a.say("homeless", LINES[2], **ARGUMENTS)
     assert turn.match == "EXTEND"
     assert await several.difference("homeless", "a", turn) < TOLERANCE
 
@@ -92,7 +83,7 @@ async def test_a_worker_that_is_killed_in_the_middle_of_a_swap_loses_nothing(sev
     stack = several.stack
     for number, stage in enumerate(["wait", "read", "self-test", "pool"] if FULL else ["wait", "self-test"]):
         client, agent = await several.on("a"), f"survivor {number}"
-        told = [await say(client, agent, line) for line in LINES[:2]]
+        told = [await client.say(agent, line, **ARGUMENTS) for line in LINES[:2]]
         await _killed_at(several, stage)
         await stack.renew()
         assert await several.loaded() == ["a"]
@@ -100,8 +91,8 @@ async def test_a_worker_that_is_killed_in_the_middle_of_a_swap_loses_nothing(sev
         ledger = await stack.ledger(agent, "a")
         ends = [(place.end_token - place.generated_tokens, place.end_token) for place in ledger.turns]
         assert [list(ledger.token_ids[start:end]) for start, end in ends] == [turn.token_ids for turn in told]
-        assert await several.difference(agent, "a", await say(client, agent, LINES[2])) < TOLERANCE
-        on_b = await say(await several.on("b"), agent, LINES[0])
+        assert await several.difference(agent, "a", await client.say(agent, LINES[2], **ARGUMENTS)) < TOLERANCE
+        on_b = await (await several.on("b")).say(agent, LINES[0], **ARGUMENTS)
         assert await several.difference(agent, "b", on_b) < TOLERANCE
 
 

@@ -2,20 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
 import signal
 import sys
-import termios
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from agentmem.v1 import types_pb2
-from tests.system.stack import Stack, Turn
+from tests.system.client import Turn
+from tests.system.stack import Stack
+from tests.terminal import terminal
 
 TURN = {"max_tokens": 8, "sampling": types_pb2.Sampling(ignore_eos=True)}
 Line = dict[str, Any]
@@ -119,64 +117,24 @@ async def test_figures_are_what_was_done_and_a_killed_worker_is_down(served: Sta
         await top.until(lambda line: bool(line["models"]) and tiny(line)["hot_agents"] == 1)
 
 
-@contextmanager
-def terminal(columns: int, rows: int) -> Iterator[tuple[int, int]]:
-    ours, theirs = os.openpty()
-    try:
-        termios.tcsetwinsize(theirs, (rows, columns))
-        os.set_blocking(ours, False)
-        yield ours, theirs
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-class Shown:
-    def __init__(self, end: int) -> None:
-        self._end = end
-        self._bytes = b""
-        self.text = ""
-
-    async def until(self, *wanted: str) -> str:
-        deadline = time.monotonic() + 60
-        while not all(part in self.text for part in wanted):
-            assert time.monotonic() < deadline, f"{wanted} did not come: {self.text[-3000:]!r}"
-            await asyncio.sleep(0.02)
-            with suppress(BlockingIOError):
-                self._bytes += os.read(self._end, 1 << 16)
-            self.text = STYLE.sub("", self._bytes.decode(errors="replace"))
-        told, self.text, self._bytes = self.text, "", b""
-        return told
-
-
-STYLE = re.compile(r"\x1b\[[0-9;]*m")
-ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
+ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 async def test_the_live_view_gives_the_terminal_back(served: Stack, sent: signal.Signals) -> None:
-    # The two are what some programs leave behind; the window is what counts.
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "25"}
-    with terminal(100, 40) as (ours, theirs):
-        modes = termios.tcgetattr(theirs)
-        process = await asyncio.create_subprocess_exec(
-            *command(served, "--interval", "1"), stdin=theirs, stdout=theirs, stderr=theirs, env=environment
-        )
-        shown = Shown(ours)
-        try:
-            first = await shown.until("· last ", "gateway  up")
-            assert first.index(ENTER) < first.index("agentmem top")
-            termios.tcsetwinsize(theirs, (4, 40))
-            while "worker" in await shown.until("gateway  up"):  # the next one fits the window
-                pass
-            process.send_signal(sent)
-            assert await asyncio.wait_for(process.wait(), 60) == 0
-            rest = await shown.until(LEAVE, "\x1b[?25h")
-            assert ENTER not in rest[rest.rindex(LEAVE) :]
-            assert "Traceback" not in rest
-            assert termios.tcgetattr(theirs) == modes
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    # COLUMNS and LINES are what some programs leave behind them; the window is what counts.
+    program = (*command(served, "--interval", "1")[1:],)
+    async with terminal(*program, columns=100, COLUMNS="80", LINES="25") as shown:
+        modes = shown.modes()
+        await shown.until("· last ", "gateway  up")
+        assert shown.raw.index(ENTER) < shown.raw.index(b"agentmem top")
+        shown.resize(4, 40)
+        while "worker" in await shown.until("gateway  up"):  # the next one fits the window
+            pass
+        shown.process.send_signal(sent)
+        assert await shown.ended() == 0
+        rest = shown.raw[shown.raw.index(LEAVE) :]
+        assert ENTER not in rest and b"\x1b[?25h" in shown.raw
+        assert b"Traceback" not in shown.raw
+        assert shown.modes() == modes

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from click.testing import CliRunner
 
-from agentmem import errors
-from agentmem.channels import connect
-from agentmem.v1 import agent_pb2, types_pb2, workflow_pb2, workflow_pb2_grpc
-from gateway.cli.main import main
+from agentmem import AsyncClient
+from agentmem.client.workflows import AsyncWorkflows, RunEvent
+from agentmem.v1 import types_pb2, workflow_pb2, workflow_pb2_grpc
+from agentmem.v1.workflow_pb2 import AgentListened, AgentSpoke, PhaseStarted, WorkflowStarted
 from tests.system import secrets_of_agents
+from tests.system.client import refused
+from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
 
-EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples" / "workflows"
+DILEMMA = Path(__file__).parents[2] / "deploy" / "examples" / "workflows" / "prisoners-dilemma.yaml"
 LONG = """
 workflow: long
 agents:
@@ -30,245 +28,135 @@ agents:
   lena: {system: "You are lena."}
 phases: [{name: talk, agents: [marco, lena], rounds: 100, prompts: "What is the colour of the boat?"}]
 """
-State = workflow_pb2.WorkflowState
-Event = workflow_pb2.RunWorkflowResponse
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    stack = Stack("demo", gateway_flags=("--max-workflows", "2"))
-    asyncio.run(stack.up("store", "worker", "gateway"))
-    yield stack
-    asyncio.run(stack.destroy())
 
 
 @pytest.fixture
-async def runs(stack: Stack) -> AsyncIterator[Any]:
-    await stack.renew("store", "worker", "gateway")
-    async with workflows(stack) as stub:
-        yield stub
+async def stack(stacks: SharedStacks, request: pytest.FixtureRequest) -> AsyncIterator[Stack]:
+    killable = request.node.get_closest_marker("kills") is not None
+    async with stacks.using(DEMO, "store", "worker", "gateway", killable=killable) as stack:
+        yield stack
 
 
-@asynccontextmanager
-async def workflows(stack: Stack) -> AsyncIterator[Any]:
-    async with connect(f"127.0.0.1:{stack.ports['grpc']}") as channel:
-        yield workflow_pb2_grpc.WorkflowServiceStub(channel)
+@pytest.fixture
+async def runs(stack: Stack) -> AsyncIterator[AsyncWorkflows]:
+    async with AsyncClient(stack.grpc) as client:
+        yield client.workflows
 
 
-def asked(text: str, request_id: str = "", **fields: Any) -> workflow_pb2.RunWorkflowRequest:
-    request_id = request_id or uuid.uuid4().hex
-    return workflow_pb2.RunWorkflowRequest(request_id=request_id, definition_yaml=text, **fields)
+async def undisturbed(runs: AsyncWorkflows) -> list[RunEvent]:
+    """The dilemma's events: a run once, then read again."""
+    return [event async for event in runs.stream(DILEMMA.read_text(), request_id="undisturbed")]
 
 
-async def events_of(call: Any, until: str = "", count: int = 1) -> list[Event]:
-    """All events of a run, or those up to the `count`-th of a kind."""
-    events = []
-    try:
-        async for event in call:
-            events.append(event)
-            count -= event.WhichOneof("event") == until
-            if not count:
-                break
-    finally:
-        call.cancel()
-    return events
+def spoken(events: Sequence[RunEvent]) -> list[AgentSpoke]:
+    return [event for event in events if isinstance(event, AgentSpoke)]
 
 
-def spoken(events: Sequence[Event]) -> list[tuple[str, str]]:
-    return [(e.agent_spoke.agent_id, e.agent_spoke.text) for e in events if e.HasField("agent_spoke")]
-
-
-def words(spoken: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+def words(events: Sequence[RunEvent]) -> dict[str, list[str]]:
     """What each agent said, in its order: of agents that speak at the same time, who ends first is nobody's promise."""
     said: dict[str, list[str]] = {}
-    for agent, text in spoken:
-        said.setdefault(agent, []).append(text)
+    for turn in spoken(events):
+        said.setdefault(turn.agent_id, []).append(turn.text)
     return said
 
 
-def ended(events: Sequence[Event]) -> str:
-    return State.Name(events[-1].finished.workflow.state).removeprefix("WORKFLOW_STATE_")
-
-
-def recomputed(events: Sequence[Event]) -> list[str]:
+def recomputed(events: Sequence[RunEvent]) -> list[str]:
     """Turns and listenings that did not go on from all that their agent had, and from the pool."""
-    wrong, tokens = [], {}
-    for event in events:
-        which = event.WhichOneof("event")
-        if which not in ("agent_spoke", "agent_listened"):
-            continue
-        done = getattr(event, which)
+    wrong, tokens = [], dict[str, int]()
+    for done in (event for event in events if isinstance(event, AgentSpoke | AgentListened)):
         hot = sum(part.tokens for part in done.cache.cached if part.tier == types_pb2.TIER_HOT)
-        first = done.agent_id not in tokens
-        expected = types_pb2.MATCH_NEW if first else types_pb2.MATCH_EXTEND
+        expected = types_pb2.MATCH_EXTEND if done.agent_id in tokens else types_pb2.MATCH_NEW
         if done.cache.match != expected or hot != tokens.get(done.agent_id, 0):
-            wrong.append(f"{which} {done.agent_id}: {done.cache}, and the ledger had {tokens.get(done.agent_id)}")
+            wrong.append(f"{done.agent_id}: {done.cache}, and the ledger had {tokens.get(done.agent_id)}")
         tokens[done.agent_id] = done.usage.prompt_tokens + done.usage.completion_tokens
     return wrong
 
 
-@pytest.fixture(scope="module")
-def dilemma() -> str:
-    return (EXAMPLES / "prisoners-dilemma.yaml").read_text()
-
-
 @pytest.mark.slow
-async def test_the_prisoners_dilemma_re_prefills_nothing(runs: Any, dilemma: str, stack: Stack) -> None:
-    events = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
-    assert ended(events) == "SUCCEEDED"
-    turns = [event.agent_spoke for event in events if event.HasField("agent_spoke")]
+async def test_the_prisoners_dilemma_re_prefills_nothing(runs: AsyncWorkflows, stack: Stack) -> None:
+    events = await undisturbed(runs)
+    turns = spoken(events)
     assert len(turns) == 25
     # The analyst comes last, and is introduced at the beginning: nobody's first turn is a first prompt.
     assert {turn.cache.match for turn in turns} == {types_pb2.MATCH_EXTEND}
     assert recomputed(events) == []
     client = await stack.client()
-    listed = await client.agents.ListAgents(
-        agent_pb2.ListAgentsRequest(namespace="default", page_size=1000), timeout=10
-    )
-    assert not [agent for agent in listed.agents if agent.key.agent_id.startswith("wf-")], "they were of this run only"
+    left = [agent for agent in await client.listed() if agent.key.agent_id.startswith("wf-")]
+    assert not left, "they were of this run only"
 
 
 @pytest.mark.slow
-async def test_kill_9_between_phases_changes_no_word(runs: Any, dilemma: str, stack: Stack) -> None:
-    undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
-    client = await stack.client()
-    call = runs.RunWorkflow(asked(dilemma))
-    events = []
-    async for event in call:
+@pytest.mark.kills
+async def test_kill_9_between_phases_changes_no_word(runs: AsyncWorkflows, stack: Stack) -> None:
+    expected = words(await undisturbed(runs))
+    client, events = await stack.client(), list[RunEvent]()
+    async for event in runs.stream(DILEMMA.read_text()):
         events.append(event)
-        if event.phase_started.phase == "yard" and event.phase_started.round == 1:
-            for agent in (await client.agents.ListAgents(agent_pb2.ListAgentsRequest(namespace="default"))).agents:
-                await client.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=agent.key), timeout=30)  # to the disk
+        if isinstance(event, PhaseStarted) and (event.phase, event.round) == ("yard", 1):
+            for agent in await client.listed():
+                await client.evict(agent.key.agent_id)  # to the disk
             stack.kill("worker", "store")
             stack.start("store", "worker")
-    assert ended(events) == "SUCCEEDED"
-    assert words(spoken(events)) == words(spoken(undisturbed))
-    tiers = {part.tier for event in events for part in event.agent_spoke.cache.cached}
+    assert words(events) == expected
+    tiers = {part.tier for turn in spoken(events) for part in turn.cache.cached}
     assert types_pb2.TIER_WARM in tiers, "what was on disk was not computed again"
 
 
-async def got(runs: Any, workflow_id: str) -> workflow_pb2.Workflow:
-    answer = await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id))
-    found: workflow_pb2.Workflow = answer.workflow
-    return found
-
-
 @pytest.mark.slow
-async def test_a_gateway_that_is_started_again_goes_on_with_its_runs_by_itself(runs: Any, stack: Stack) -> None:
+@pytest.mark.kills
+async def test_a_gateway_that_is_started_again_goes_on_with_its_runs_by_itself(
+    runs: AsyncWorkflows, stack: Stack
+) -> None:
     """Also with those of one that was killed, once it is gone for long enough."""
-    begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke", 3)
-    run = begun[0].started.workflow.workflow_id
+    run, heard = "", 0
+    async for event in runs.stream(LONG):
+        if isinstance(event, WorkflowStarted):
+            run = event.workflow.workflow_id
+        heard += isinstance(event, AgentSpoke)
+        if heard == 3:
+            break
     for number in (signal.SIGKILL, signal.SIGTERM):
         stack.kill("gateway", number=number)
         await stack.renew("gateway")
-        async with workflows(stack) as again:
-            turns = (await got(again, run)).turns
-            async with asyncio.timeout(30):
-                while (await got(again, run)).state != State.WORKFLOW_STATE_INTERRUPTED:
-                    await asyncio.sleep(0.05)
-                while (found := await got(again, run)).turns <= turns + 1:
-                    await asyncio.sleep(0.1)
-            assert turns >= 3 and found.state == State.WORKFLOW_STATE_RUNNING
-    async with workflows(stack) as again:
-        await again.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(workflow_id=run))
+        async with AsyncClient(stack.grpc) as again, asyncio.timeout(30):
+            turns = (await again.workflows.get(run)).turns
+            while (await again.workflows.get(run)).state != "interrupted":
+                await asyncio.sleep(0.05)
+            while (found := await again.workflows.get(run)).turns <= turns + 1:
+                await asyncio.sleep(0.1)
+            assert turns >= 3 and found.state == "running"
+    async with AsyncClient(stack.grpc) as again:
+        await again.workflows.cancel(run)
 
 
-async def newest(runs: Any) -> Sequence[workflow_pb2.Workflow]:
-    found: Sequence[workflow_pb2.Workflow] = (
-        await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest(page_size=1))
-    ).workflows
-    return found
-
-
-@pytest.mark.slow
-async def test_the_command_shows_a_run_through_the_end_of_its_gateway(
-    runs: Any, dilemma: str, stack: Stack, tmp_path: Path
-) -> None:
-    undisturbed = await events_of(runs.RunWorkflow(asked(dilemma, "undisturbed")))
-    file, door = tmp_path / "dilemma.yaml", f"127.0.0.1:{stack.ports['grpc']}"
-    file.write_text(dilemma)
-    command = ["run", str(file), "--gateway", door, "--json"]
-    running = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, main, command))
-    async with asyncio.timeout(60):
-        while not [run for run in await newest(runs) if run.turns >= 3 and run.state == State.WORKFLOW_STATE_RUNNING]:
-            await asyncio.sleep(0.02)
-    stack.kill("gateway")
-    await stack.renew("gateway")
-    shown = await running
-    assert shown.exit_code == 0, shown.stderr
-    assert "the connection to the gateway was lost" in shown.stderr
-    events = [json.loads(line) for line in shown.stdout.splitlines()]
-    said = [(each["agent_id"], each["text"]) for event in events if (each := event.get("agent_spoke"))]
-    assert words(said) == words(spoken(undisturbed))
-    numbers = [e["sequence"] for e in events if e.keys().isdisjoint(("agent_speaking", "agent_delta"))]
-    assert numbers == [*range(1, len(numbers) + 1)]
-
-
-@pytest.mark.slow
-async def test_a_run_goes_on_without_its_client_until_it_is_cancelled(runs: Any, stack: Stack) -> None:
-    cancelled_before = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
-    begun = await events_of(runs.RunWorkflow(asked(LONG)), "agent_spoke")
-    named = {"workflow_id": begun[0].started.workflow.workflow_id}
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await runs.DeleteWorkflow(workflow_pb2.DeleteWorkflowRequest(**named))
-    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    async with asyncio.timeout(30):
-        while (await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(**named))).workflow.turns < 3:
-            await asyncio.sleep(0.05)
-    assert await stack.metric("gateway", "agentmem_gateway_workflows_running") == 1
-    following = asyncio.create_task(
-        events_of(runs.RunWorkflow(workflow_pb2.RunWorkflowRequest(resume_workflow_id=named["workflow_id"])))
-    )
-    await asyncio.sleep(0.2)
-    for _ in range(2):
-        cancelled = (await runs.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(**named))).workflow
-        assert cancelled.state == State.WORKFLOW_STATE_CANCELLED
-    assert ended(await following) == "CANCELLED"
-    assert await stack.metric("gateway", "agentmem_gateway_workflows_running") == 0
-    ended_now = await stack.metric("gateway", "agentmem_gateway_workflows_ended_total", state="cancelled")
-    assert ended_now == cancelled_before + 1
-    client = await stack.client()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.agent(cancelled.agents[0].key.agent_id)
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    await runs.DeleteWorkflow(workflow_pb2.DeleteWorkflowRequest(**named))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await runs.GetWorkflow(workflow_pb2.GetWorkflowRequest(**named))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-async def test_a_namespace_has_so_many_runs_at_once(runs: Any) -> None:
-    begun = [await events_of(runs.RunWorkflow(asked(LONG)), "started") for _ in range(2)]
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await events_of(runs.RunWorkflow(asked(LONG)))
-    assert isinstance(errors.from_rpc(caught.value), errors.ResourceExhausted)
-    listed = (await runs.ListWorkflows(workflow_pb2.ListWorkflowsRequest(page_size=2))).workflows
-    assert [run.workflow_id for run in listed] == [events[0].started.workflow.workflow_id for events in begun[::-1]]
-    assert {run.state for run in listed} == {State.WORKFLOW_STATE_RUNNING}
-    for run in listed:
-        await runs.CancelWorkflow(workflow_pb2.CancelWorkflowRequest(workflow_id=run.workflow_id))
-
-
-async def test_an_agent_that_persists_goes_on_where_it_was(runs: Any, stack: Stack) -> None:
+async def test_an_agent_that_persists_goes_on_where_it_was(runs: AsyncWorkflows, stack: Stack) -> None:
     text = """
 workflow: visit
 agents: {marco: {system: "You are marco.", persist: true, id: visitor}}
 phases: [{name: only, agents: [marco], prompts: "${what}"}]
 variables: {what: "The colour of the boat is green."}
 """
-    first = await events_of(runs.RunWorkflow(asked(text)))
-    assert spoken(first) == [("marco", "Noted, the colour of the boat is green.")]
-    question = {"what": "What is the colour of the boat?"}
-    second = await events_of(runs.RunWorkflow(asked(text, variables=question)))
-    assert spoken(second) == [("marco", "The colour of the boat is green.")]
-    assert not [event for event in second if event.HasField("agent_listened")], "it was introduced before"
+    first = [event async for event in runs.stream(text)]
+    assert words(first) == {"marco": ["Noted, the colour of the boat is green."]}
+    second = [event async for event in runs.stream(text, variables={"what": "What is the colour of the boat?"})]
+    assert words(second) == {"marco": ["The colour of the boat is green."]}
+    assert not [event for event in second if isinstance(event, AgentListened)], "it was introduced before"
     assert bytes((await stack.ledger("visitor")).text).count(b"You are marco.") == 1
 
 
+async def test_requests_that_name_no_run_or_change_one_are_refused(stack: Stack) -> None:
+    stub: Any = workflow_pb2_grpc.WorkflowServiceStub((await stack.client("gateway")).channel)
+    changed = {"resume_workflow_id": "wf-none", "variables": {"a": "b"}}
+    for fields, field in (({}, "source"), (changed, "variables")):
+        call = stub.RunWorkflow(workflow_pb2.RunWorkflowRequest(**fields))
+        await refused(call.read(), grpc.StatusCode.INVALID_ARGUMENT, field)
+
+
 @pytest.mark.slow
-async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(runs: Any, stack: Stack) -> None:
-    events = await events_of(runs.RunWorkflow(asked(secrets_of_agents.WORKFLOW)))
-    assert ended(events) == "SUCCEEDED"
+async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(
+    runs: AsyncWorkflows, stack: Stack
+) -> None:
+    assert (await runs.run(secrets_of_agents.WORKFLOW)).state == "succeeded"
     ledgers = {agent: await stack.ledger(agent) for agent in secrets_of_agents.SEEN}
     for agent, seen in secrets_of_agents.SEEN.items():
         text = bytes(ledgers[agent].text).decode()
@@ -278,25 +166,3 @@ async def test_each_ledger_is_what_its_agent_saw_and_no_secret_is_in_another(run
         token = secrets_of_agents.tokens(f" {secret}")[-1]
         assert {agent for agent, ledger in ledgers.items() if secret in bytes(ledger.text).decode()} == knowing
         assert {agent for agent, ledger in ledgers.items() if token in ledger.token_ids} == knowing
-
-
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (workflow_pb2.RunWorkflowRequest(), grpc.StatusCode.INVALID_ARGUMENT),
-        (workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-none"), grpc.StatusCode.NOT_FOUND),
-        (
-            workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-none", variables={"a": "b"}),
-            grpc.StatusCode.INVALID_ARGUMENT,
-        ),
-        (asked(LONG, "r" * 129), grpc.StatusCode.INVALID_ARGUMENT),
-        (asked(LONG.replace("marco: {", "marco: {model: none, ")), grpc.StatusCode.NOT_FOUND),
-        (asked(LONG, variables={"town": "Ulm"}), grpc.StatusCode.INVALID_ARGUMENT),
-        (asked(LONG, namespace="other"), grpc.StatusCode.PERMISSION_DENIED),
-    ],
-    ids=["nothing", "unknown run", "variables of a run", "long id", "unknown model", "unknown variable", "namespace"],
-)
-async def test_what_is_wrong_with_a_request(runs: Any, request_: Any, code: grpc.StatusCode) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await events_of(runs.RunWorkflow(request_))
-    assert caught.value.code() is code

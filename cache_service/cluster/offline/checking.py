@@ -1,6 +1,6 @@
-"""A cluster's ledgers, checked in one consistent state while nodes may serve."""
+"""Checks of a cluster whose nodes may serve, in one state."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from cache_service.cluster import nodes
@@ -8,22 +8,11 @@ from cache_service.cluster.offline.server import opened
 from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from cache_service.offline import ledgers
-from cache_service.offline.findings import Finding, Report
+from cache_service.offline.findings import Checked, Finding, Report
 from cache_service.tiers import quotas
 
 LATE: Final = 3600
 _WITHOUT: Final = "NOT EXISTS (SELECT 1 FROM objects AS o WHERE o.kind = r.kind AND o.chain_hash = r.chain_hash)"
-
-
-@dataclass(frozen=True)
-class Checked:
-    findings: list[Finding]
-    mended: list[Finding]
-    agents: int
-
-    @property
-    def is_clean(self) -> bool:
-        return len(self.findings) == len(self.mended)
 
 
 def check(settings: Settings, repair: bool = False) -> Checked:

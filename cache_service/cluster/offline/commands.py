@@ -16,7 +16,7 @@ import click
 
 from agentmem.console import cluster_options, json_option, write_json
 from agentmem.words import printable
-from cache_service.offline.commands import OfflineGroup, finding_dict, write_findings
+from cache_service.offline.commands import OfflineGroup, tell
 from cache_service.offline.findings import CannotCheck
 
 _SECONDS = 600.0
@@ -84,11 +84,11 @@ def export_command(directory: Path, server: Any, namespace: str | None, as_json:
     """
     from cache_service.cluster.offline.exporting import take
 
-    done = take(directory.expanduser(), server, namespace)
+    rows = take(directory.expanduser(), server, namespace)
     if as_json:
-        write_json(asdict(done))
+        write_json({"rows": rows})
     else:
-        click.echo(f"{_counts(done.rows)}\nstart a store with --data {directory}; KV is computed again")
+        click.echo(f"{_counts(rows)}\nstart a store with --data {directory}; KV is computed again")
 
 
 @main.command("check")
@@ -102,17 +102,7 @@ def check_command(server: Any, fix: bool, as_json: bool) -> None:
     """
     from cache_service.cluster.offline.checking import check
 
-    checked = check(server, fix)
-    if as_json:
-        findings = [finding_dict(each, each in checked.mended) for each in checked.findings]
-        write_json({"clean": checked.is_clean, "agents": checked.agents, "findings": findings})
-    else:
-        write_findings(checked.findings, checked.mended)
-        left = len(checked.findings) - len(checked.mended)
-        click.echo(f"{checked.agents} agents: {len(checked.findings)} findings, {len(checked.mended)} mended")
-        if left and not fix and any(finding.mendable for finding in checked.findings):
-            click.echo("--fix mends what can be mended")
-    sys.exit(0 if checked.is_clean else 1)
+    tell(check(server, fix), as_json, "" if fix else "--fix")
 
 
 @main.command("forget")

@@ -2,16 +2,13 @@
 
 import sqlite3
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from agentmem.errors import AgentmemError
 from cache_service.cluster import nodes
 from cache_service.cluster.offline import rows
-from cache_service.cluster.offline.server import opened
-from cache_service.cluster.offline.store_file import into_one_file, refuse_faults
+from cache_service.cluster.offline.server import into_one_file, opened, refuse_faults
 from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from cache_service.files import warm_database
@@ -24,15 +21,9 @@ from cache_service.offline.findings import CannotCheck
 _UNFINISHED: Final = "store.db-exporting"
 
 
-@dataclass(frozen=True)
-class Exported:
-    rows: Mapping[str, int] = field(default_factory=dict)
-
-
-def take(root: Path, settings: Settings, namespace: str | None = None) -> Exported:
-    """Make `root` a directory with the ledgers. Its store.db appears when it is whole.
-
-    Raises CannotCheck; then the directory is as it was.
+def take(root: Path, settings: Settings, namespace: str | None = None) -> dict[str, int]:
+    """Make `root` a directory with the ledgers; return the numbers of rows by table. Its store.db appears when it is
+    whole. Raises CannotCheck; then the directory is as it was.
     """
     directory = DataDirectory(root)
     unfinished = directory.root / _UNFINISHED
@@ -51,12 +42,11 @@ def take(root: Path, settings: Settings, namespace: str | None = None) -> Export
         raise CannotCheck(str(error)) from error
     except (OSError, sqlite3.Error) as error:
         raise CannotCheck(f"cannot export into {directory.root}: {error}") from error
-    return Exported(copied.rows)
+    return copied
 
 
-def _copy(ledger: Connection, path: Path, namespace: str | None) -> rows.Copied:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+def _copy(ledger: Connection, path: Path, namespace: str | None) -> dict[str, int]:
+    warm_database.discard(path)
     database = Database(path)
     database.open()
     database.close()

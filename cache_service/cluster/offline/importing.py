@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from cache_service.cluster import nodes
 from cache_service.cluster.offline import rows
-from cache_service.cluster.offline.server import opened
-from cache_service.cluster.offline.store_file import Refused, into_one_file, refuse_faults
+from cache_service.cluster.offline.server import Refused, into_one_file, opened, refuse_faults
 from cache_service.cluster.postgres.adapter import BRINGING
 from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection, among, pieces
@@ -98,7 +97,7 @@ def _move_all(ledger: Connection, store: sqlite3.Connection) -> Imported:
         copied = rows.copy(store, ledger, renumber=True, namespace=None, later=_later(ledger, store))
     except CannotCheck as error:
         raise Refused(f"{error}; nothing was imported") from error
-    moved = Imported(rows=copied.rows, objects_left=left, location=location)
+    moved = Imported(rows=copied, objects_left=left, location=location)
     said = json.dumps({**asdict(moved), "kept": ""})
     ledger.execute("INSERT INTO imports (ledger_id, said) VALUES (?, ?)", (ledger_id, said))
     return moved

@@ -1,7 +1,6 @@
 """Rows of ledgers, copied from one engine to another."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from cache_service.connection import Connection
@@ -34,36 +33,32 @@ LEDGERS: Final = (
 _NOT_COPIED: Final = {"node", "holder"}
 
 
-@dataclass
-class Copied:
-    """Numbers of rows by table, and new ids by old ones."""
-
-    rows: dict[str, int] = field(default_factory=dict)
-    ids: dict[str, dict[int, int]] = field(default_factory=dict)
-
-
-def copy(source: Connection, target: Connection, *, renumber: bool, namespace: str | None, later: int) -> Copied:
-    """Copy all rows, or those of a namespace, and add `later` nanoseconds to times of use.
+def copy(
+    source: Connection, target: Connection, *, renumber: bool, namespace: str | None, later: int
+) -> dict[str, int]:
+    """Copy all rows, or those of a namespace, and add `later` nanoseconds to times of use; return their numbers by
+    table.
 
     `renumber`: PostgreSQL draws new ids, in the old order. Raises CannotCheck for damaged rows.
     """
-    copied = Copied()
+    copied = dict.fromkeys((table.name for table in LEDGERS), 0)
+    new_ids: dict[str, dict[int, int]] = {name: {} for name in copied}
     for table in LEDGERS:
-        copied.rows[table.name], ids = 0, copied.ids.setdefault(table.name, {})
         for rows in _pages(source, table, namespace):
             if table.name == "segments":
                 _check_digests(rows)
             if "id" in table.mapped:
                 old = [row["id"] for row in rows]
-                ids.update(zip(old, _draw(target, table.name, len(old)) if renumber else old, strict=True))
+                drawn = _draw(target, table.name, len(old)) if renumber else old
+                new_ids[table.name].update(zip(old, drawn, strict=True))
             for row in rows:
-                _change(table, row, copied.ids, later)
+                _change(table, row, new_ids, later)
             names = [*rows[0]]
             target.executemany(
                 f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
                 [[*row.values()] for row in rows],
             )
-            copied.rows[table.name] += len(rows)
+            copied[table.name] += len(rows)
     return copied
 
 

@@ -93,7 +93,6 @@ class Connection:
         self.execute(begin)
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Result:
-        """Send a statement, at the latest when its result is read."""
         if len(self._unsent) >= _AT_ONCE:
             self.send()
         cursor = self._connection.cursor(binary=True)
@@ -101,7 +100,6 @@ class Connection:
         return Result(cursor, self.send)
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /) -> Result:
-        """Run a statement for each of these parameters, now."""
         cursor = self._connection.cursor(binary=True)
         self._unsent.append(partial(cursor.executemany, _translated(sql), parameters))
         self.send()

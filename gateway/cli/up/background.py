@@ -3,15 +3,14 @@ process group of its own, because a terminal's Ctrl-C is for the command.
 """
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from rich.text import Text
@@ -21,7 +20,7 @@ from agentmem.console import Mistake, console
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.words import printable
-from gateway.cli.up.lock import LOCK_FILE, may_hold
+from gateway.cli.up.lock import holder_of, may_hold
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
 from gateway.cli.up.readiness import unready
@@ -49,7 +48,9 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
     Raises ClickException.
     """
-    settings = up_settings(given := _given(model))
+    known = _registered()
+    given = {} if model in known else {"model": [model, *up_settings({}).model]}
+    settings = up_settings(given)
     if (running := _running(settings)) is not None:
         yield running
         return
@@ -60,7 +61,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
             f"and then talk: agentmem chat --model {model} --gateway HOST:PORT --ca FILE"
         )
     patience = 3 * (settings.grace + layout.END_SECONDS)
-    if model not in _registered():
+    if given:
         fetch(parse(model)[1], settings)
     log, words = prepared(settings.data_directory), (_COMMAND, "up", *flags(given))
     start = log.stat().st_size
@@ -91,11 +92,6 @@ def _registered() -> list[str]:
         raise Mistake(str(error)) from error
 
 
-def _given(model: str) -> dict[str, Any]:
-    """Return the option that adds the model to the settings'."""
-    return {} if model in _registered() else {"model": [model, *up_settings({}).model]}
-
-
 def fetch(source: str, settings: UpSettings) -> None:
     """Fetch a model, unless it is here. Raises Exit after a reported failure."""
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
@@ -117,11 +113,10 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
 
     It writes to `log`, or to standard error, and gets the terminal's Ctrl-C, too.
     """
-    lifeline, ours = os.pipe()
-    try:
-        watched = (sys.executable, "-m", "agentmem.process.parent", str(lifeline), str(patience), *words)
-        with ExitStack() as opened:
-            out = opened.enter_context(open(log, "ab")) if log else None
+    lifeline, end = os.pipe()
+    watched = (sys.executable, "-m", "agentmem.process.parent", str(lifeline), str(patience), *words)
+    with open(lifeline, "rb"), open(end, "wb") as ours:
+        with open(log, "ab") if log else nullcontext() as out:
             child = subprocess.Popen(
                 watched,
                 stdin=subprocess.DEVNULL,
@@ -133,13 +128,8 @@ def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[
         try:
             yield child
         finally:
-            os.close(ours)
-            ours = -1
+            ours.close()
             child.wait()
-    finally:
-        os.close(lifeline)
-        if ours >= 0:
-            os.close(ours)
 
 
 def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
@@ -160,7 +150,7 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
         if (found := _running(settings, up.pid)) is not None:
             return found
         said = told()
-        holder = _holder(settings).get("pid", up.pid)
+        holder = holder_of(settings.data_directory).get("pid", up.pid)
         if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
             raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
         time.sleep(_INTERVAL)
@@ -168,18 +158,11 @@ def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[]
 
 def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
     """Return the data directory's stack if it is ready; `ours` is our own process."""
-    holder = _holder(settings)
+    holder = holder_of(settings.data_directory)
     address, pid = holder.get("grpc", ""), holder.get("pid", 0)
     if not address or asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
         return None
     return Stack(address, pid, pid == ours)
-
-
-def _holder(settings: UpSettings) -> dict[str, Any]:
-    """Return the lock's content: pid, and addresses once all services are ready."""
-    with suppress(OSError, ValueError, TypeError):
-        return dict(json.loads((settings.data_directory / LOCK_FILE).read_text(encoding="utf-8")))
-    return {}
 
 
 def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:

@@ -5,6 +5,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,13 @@ LOCK_FILE = "up.lock"
 _INTERVAL = 0.1
 _CLOCKS_DIFFER = 2.0
 """Seconds; ages of processes are known by ticks since boot."""
+
+
+def holder_of(directory: Path) -> dict[str, Any]:
+    """Return the lock's content: pid, and addresses once all services are ready; {} while it is being written."""
+    with suppress(OSError, ValueError, TypeError):
+        return dict(json.loads((directory / LOCK_FILE).read_text(encoding="utf-8")))
+    return {}
 
 
 def may_hold(directory: Path, pid: int) -> bool:
@@ -70,7 +78,7 @@ class UpLock:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = self._holder()
+                holder = holder_of(self._directory)
                 if may_hold(self._directory, holder.get("pid", os.getpid())) or time.monotonic() > deadline:
                     raise Mistake(self._taken(holder)) from None
             except OSError as error:
@@ -81,13 +89,6 @@ class UpLock:
                 report("the last agentmem up was killed; waiting for its services to end…")
                 waited = True
             time.sleep(_INTERVAL)
-
-    def _holder(self) -> dict[str, Any]:
-        self._file.seek(0)
-        try:
-            return dict(json.loads(self._file.read()))
-        except (TypeError, ValueError):  # it is being written
-            return {}
 
     def _taken(self, holder: dict[str, Any]) -> str:
         about = ", ".join(f"{name} {holder[name]}" for name in ("pid", "http", "grpc") if name in holder)

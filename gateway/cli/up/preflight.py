@@ -35,15 +35,6 @@ def check(settings: UpSettings) -> None:
 
 def check_ports(settings: UpSettings) -> None:
     """Raise Mistake unless each port but 0 can be bound, once."""
-    for flag, address, problem in doors(settings):
-        if problem:
-            raise Mistake(f"{flag}: cannot listen on {address}: {problem}; choose another port")
-
-
-def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
-    """Yield each address of the services with its flag, and why it cannot be bound, or "". Raises Mistake for equal
-    ports.
-    """
     taken: dict[Address, str] = {}
     for flag, address in _wanted(settings):
         if address.port > _LAST_PORT:
@@ -51,7 +42,8 @@ def doors(settings: UpSettings) -> Iterator[tuple[str, Address, str]]:
         if address.port and address in taken:
             raise Mistake(f"{flag}: port {address.port} is that of {taken[address]}, too; choose another")
         taken[address] = flag
-        yield flag, address, unbindable(address) if address.port else ""
+        if address.port and (problem := unbindable(address)):
+            raise Mistake(f"{flag}: cannot listen on {address}: {problem}; choose another port")
 
 
 def _wanted(settings: UpSettings) -> Iterator[tuple[str, Address]]:

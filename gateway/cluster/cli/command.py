@@ -1,10 +1,13 @@
 from pathlib import Path
+from typing import Any, Final
 
 import click
+from rich.table import Table
 
-from agentmem.console import Mistake
+from agentmem.console import FOLD, LINE, Mistake, console, table, write_json
+from agentmem.words import printable
 from gateway.cli.groups import program
-from gateway.cluster.cli.status import status
+from gateway.cli.http import Door, http_options
 
 _LEDGERS = {
     "import": "Move a stopped single machine's ledgers into a cluster (agentmem cluster import --help).",
@@ -13,13 +16,11 @@ _LEDGERS = {
     "forget": "Take a node that is gone out of the list (agentmem cluster forget --help).",
 }
 _MODULE = "cache_service.cluster.offline.commands"
+_FIELDS: Final = frozenset({"cluster_id", "node", "nodes"})
 
 
 @click.group(
-    commands=[
-        status,
-        *(program(name, text, _MODULE, name, needs=("pydantic_settings",)) for name, text in _LEDGERS.items()),
-    ]
+    commands=[program(name, text, _MODULE, name, needs=("pydantic_settings",)) for name, text in _LEDGERS.items()]
 )
 def cluster() -> None:
     """Make certificates for the nodes of a cluster, list or forget nodes, and move ledgers in, out, or check them."""
@@ -54,3 +55,35 @@ def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
             click.echo(str(issue(by, directory, host, days)))
     except OSError as error:
         raise Mistake(f"{error.filename}: {error.strerror}") from error
+
+
+@cluster.command()
+@http_options
+def status(door: Door, as_json: bool) -> None:
+    """List the nodes of the cluster, as the gateway at this address knows them.
+
+    Where it asks for keys, an admin's is needed: in AGENTMEM_API_KEY, or in a file.
+    """
+    found = door.ask("/v1/cluster", _FIELDS)
+    if as_json:
+        write_json(found)
+        return
+    click.echo(f"cluster {printable(found['cluster_id'])}, asked at node {printable(found['node'])}")
+    console().print(nodes_table(found["nodes"]))
+
+
+def nodes_table(nodes: list[dict[str, Any]]) -> Table:
+    def row(node: dict[str, Any]) -> list[str]:
+        models = ", ".join(f"{each['model_id']}{'' if each['loaded'] else ' (not loaded)'}" for each in node["models"])
+        return [node["name"], node["address"], state(node), str(node["load"]), models, node["version"]]
+
+    columns = {"node": FOLD, "address": FOLD, "state": LINE, "turns": {**LINE, "justify": "right"}, "models": FOLD}
+    return table({**columns, "version": LINE}, map(row, nodes))
+
+
+def state(node: dict[str, Any]) -> str:
+    if not node["expires_in"]:
+        return "gone"
+    if node["draining"]:
+        return "draining"
+    return "ready" if node["ready"] else "not ready"

@@ -1,7 +1,6 @@
 import json
 import uuid
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 import click
@@ -97,8 +96,21 @@ class Shown:
 def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path | None) -> None:
     """Raises ClickException where the run did not succeed."""
     shown = Shown(as_json=client.as_json)
+
+    async def question(agentmem: AsyncClient) -> None:
+        try:
+            async for event in agentmem.workflows.raw_events(request):
+                if event is not None:
+                    shown.add(event)
+        except InvalidArgument as failure:
+            raise _refused(file, map(Diagnostic.of_violation, failure.violations)) from failure
+        except NotFound as failure:
+            if failure.kind == "workflow":
+                raise click.ClickException(f"{failure.message}; `agentmem workflows` lists the runs") from failure
+            raise
+
     try:
-        client.ask(partial(_followed, request=request, shown=shown, file=file), _outage)
+        client.ask(question, _outage)
     except KeyboardInterrupt:
         click.echo(f"\n{_goes_on(shown, file, request)}", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -107,21 +119,6 @@ def _follow(client: Client, request: workflow_pb2.RunWorkflowRequest, file: Path
             raise
         raise click.ClickException(f"{error.message}; {_goes_on(shown, file, request)}") from error
     _end(shown.workflow)
-
-
-async def _followed(
-    agentmem: AsyncClient, request: workflow_pb2.RunWorkflowRequest, shown: Shown, file: Path | None
-) -> None:
-    try:
-        async for event in agentmem.workflows.raw_events(request):
-            if event is not None:
-                shown.add(event)
-    except InvalidArgument as failure:
-        raise _refused(file, map(Diagnostic.of_violation, failure.violations)) from failure
-    except NotFound as failure:
-        if failure.kind == "workflow":
-            raise click.ClickException(f"{failure.message}; `agentmem workflows` lists the runs") from failure
-        raise
 
 
 def _outage(why: str) -> None:

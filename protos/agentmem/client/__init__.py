@@ -4,7 +4,7 @@ aio.py, agent.py, models.py, workflows.py   coroutines over grpc.aio
 sync.py, blocking.py                        the same, run by one event loop on a thread
 inputs.py                                   arguments as requests
 answers.py, records.py                      results as frozen values
-stream.py, replay.py                        an answer as it comes
+stream.py                                   an answer as it comes
 connection.py                               address, credentials, deadlines, retries, errors
 """
 

@@ -26,7 +26,7 @@ from agentmem.client.records import AgentInfo, Erased, Prefetched, Probe, Snapsh
 from agentmem.client.stream import AsyncStream
 from agentmem.client.transfers import Target, written
 from agentmem.errors import InvalidArgument, NotFound
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 
 if TYPE_CHECKING:
     from agentmem.client.aio import AsyncClient
@@ -49,10 +49,6 @@ class AsyncAgent:
     def _connection(self) -> Connection:
         return self._client.connection
 
-    @property
-    def _agents(self) -> Any:
-        return agent_pb2_grpc.AgentServiceStub(self._connection.channel)
-
     async def model(self, *, timeout: Timeout = UNSET) -> str:
         """Return its model's name, or the gateway's default."""
         return (await self._key(timeout)).model_id
@@ -71,7 +67,7 @@ class AsyncAgent:
             request = getattr(agent_pb2, f"{rpc}Request")(key=await self._key(deadline), **fields)
         except ValueError as error:  # a number out of range, or text that is not UTF-8
             raise InvalidArgument("request", str(error)) from error
-        return await self._connection.call(getattr(self._agents, rpc), request, deadline)
+        return await self._connection.call(request, deadline)
 
     # Turns
 
@@ -95,8 +91,7 @@ class AsyncAgent:
         """Add to the memory without an answer; the result has no text."""
         deadline = self._connection.deadline(options.get("timeout", UNSET))
         request = inputs.prefill(await self._key(deadline), self._beginning, said, options)
-        call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Prefill
-        response = await self._connection.call(call, request, deadline)
+        response = await self._connection.call(request, deadline)
         return Growing().ended(response.started, response.finished, request.request_id)
 
     async def probe(self, said: Said, *, timeout: Timeout = UNSET) -> Probe:
@@ -109,8 +104,7 @@ class AsyncAgent:
         deadline = self._connection.deadline(timeout)
         append = types_pb2.Append(messages=inputs.chat_of(said))
         request = inference_pb2.CountTokensRequest(key=await self._key(deadline), append=append)
-        call = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).CountTokens
-        counted = await self._connection.call(call, request, deadline)
+        counted = await self._connection.call(request, deadline)
         return TokenCount(counted.tokens, counted.context_length)
 
     # What is there
@@ -132,9 +126,9 @@ class AsyncAgent:
     async def turns(self, *, text: bool = False, timeout: Timeout = UNSET) -> AsyncIterator[Turn]:
         """Yield the turns, oldest first; with `text` also messages and text."""
         request = agent_pb2.ListTurnsRequest(key=await self._key(timeout), include_text=text)
-        async with aclosing(pages(self._connection, self._agents.ListTurns, request, "turns", timeout)) as found:
+        async with aclosing(pages(self._connection, request, "turns", Turn.of, timeout)) as found:
             async for turn in found:
-                yield Turn.of(turn)
+                yield turn
 
     async def messages(self, *, timeout: Timeout = UNSET) -> list[Message]:
         """Return all messages, oldest first. Text that was not sent as a message has no role."""
@@ -161,8 +155,8 @@ class AsyncAgent:
         if at is not None:
             fields["at_version"] = at.version if isinstance(at, Version) else at
             fields["at_revision"] = at.revision if isinstance(at, Version) else b""
-        if ttl is not None or delete_after is not None:
-            fields["expiry"] = _expiry(ttl, delete_after)
+        if times := inputs.durations(ttl=ttl, delete_after=delete_after):
+            fields["expiry"] = types_pb2.Expiry(**times)
         made = await self._asked("ForkAgent", timeout, **fields)
         return AsyncAgent(self._client, made.agent.key.agent_id, made.agent.key.model_id, self._beginning)
 
@@ -173,10 +167,9 @@ class AsyncAgent:
     async def snapshots(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Snapshot]:
         """Yield the snapshots, newest first."""
         request = agent_pb2.ListSnapshotsRequest(key=await self._key(timeout))
-        listing = pages(self._connection, self._agents.ListSnapshots, request, "snapshots", timeout)
-        async with aclosing(listing) as found:
+        async with aclosing(pages(self._connection, request, "snapshots", Snapshot.of, timeout)) as found:
             async for snapshot in found:
-                yield Snapshot.of(snapshot)
+                yield snapshot
 
     async def restore(self, name: str, *, timeout: Timeout = UNSET) -> AgentInfo:
         """Return to a snapshot. The present state stays as an automatic snapshot."""
@@ -186,7 +179,7 @@ class AsyncAgent:
         """Delete a snapshot, and what only it needs."""
         deadline = self._connection.deadline(timeout)
         request = agent_pb2.DeleteSnapshotRequest(key=await self._key(deadline), name=name)
-        await self._connection.erase(self._agents.DeleteSnapshot, request, deadline)
+        await self._connection.erase(request, deadline)
 
     async def trim(self, keep_tokens: int, *, only_if: Version | None = None, timeout: Timeout = UNSET) -> AgentInfo:
         """Keep the first tokens. The previous state stays as an automatic snapshot."""
@@ -200,7 +193,7 @@ class AsyncAgent:
         deadline = self._connection.deadline(timeout)
         key = types_pb2.AgentKey(agent_id=self.name) if all_models else await self._key(deadline)
         request = agent_pb2.DeleteAgentRequest(key=key, allow_missing=missing_ok)
-        gone = await self._connection.erase(self._agents.DeleteAgent, request, deadline)
+        gone = await self._connection.erase(request, deadline)
         return Erased(gone.deleted, gone.freed_bytes) if gone is not None else Erased(0, 0)
 
     async def pin(self, pinned: bool = True, *, timeout: Timeout = UNSET) -> AgentInfo:
@@ -211,9 +204,8 @@ class AsyncAgent:
         self, ttl: Seconds | None = None, *, delete_after: Seconds | None = None, timeout: Timeout = UNSET
     ) -> AgentInfo:
         """Set the idle times until its KV expires and until it is deleted; None: never."""
-        times = {"ttl": ttl, "delete_after": delete_after}
-        fields = {name: inputs.duration(time) for name, time in times.items() if time is not None}
-        return await self._changed("SetAgentTtl", timeout, **fields)
+        times = inputs.durations(ttl=ttl, delete_after=delete_after)
+        return await self._changed("SetAgentTtl", timeout, **times)
 
     async def set_context_policy(self, policy: Policy, *, timeout: Timeout = UNSET) -> AgentInfo:
         """Set what it does when its memory outgrows the context."""
@@ -245,9 +237,9 @@ class AsyncAgent:
                 if file.seekable():
                     file.seek(start)
                     file.truncate()
-                size, call = 0, self._agents.ExportAgent
+                size, call = 0, self._connection.start(request, seconds)
                 try:
-                    async with aclosing(messages(self._connection, call, request, seconds)) as responses:
+                    async with aclosing(messages(self._connection, call)) as responses:
                         async for response in responses:
                             size += await asyncio.to_thread(file.write, response.chunk)
                 except grpc.aio.AioRpcError as error:
@@ -257,8 +249,3 @@ class AsyncAgent:
                 return size
 
             return await self._connection.run(attempt, deadline)
-
-
-def _expiry(ttl: Seconds | None, delete_after: Seconds | None) -> types_pb2.Expiry:
-    times = {"ttl": ttl, "delete_after": delete_after}
-    return types_pb2.Expiry(**{name: inputs.duration(time) for name, time in times.items() if time is not None})

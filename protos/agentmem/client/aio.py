@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any
 
 from agentmem.channels import ClientTls
@@ -16,7 +15,8 @@ from agentmem.client.records import AgentInfo, Imported, TokenCount
 from agentmem.client.transfers import Target, opened, pieces
 from agentmem.client.workflows import AsyncWorkflows
 from agentmem.errors import Unavailable
-from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, types_pb2
+from agentmem.rpcs import rpc_of
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 
 
 class AsyncClient:
@@ -43,9 +43,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -72,10 +70,9 @@ class AsyncClient:
     async def agents(self, *, name: str = "", model: str = "", timeout: Timeout = UNSET) -> AsyncIterator[AgentInfo]:
         """Yield all agents, those of a `model`, or the memories of one `name`."""
         request = agent_pb2.ListAgentsRequest(agent_id=name, model_id=model)
-        call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ListAgents
-        async with aclosing(pages(self.connection, call, request, "agents", timeout)) as found:
+        async with aclosing(pages(self.connection, request, "agents", AgentInfo.of, timeout)) as found:
             async for agent in found:
-                yield AgentInfo.of(agent)
+                yield agent
 
     async def import_agent(
         self, file: Target, *, name: str = "", model: str = "", timeout: Timeout = UNSET
@@ -86,7 +83,7 @@ class AsyncClient:
         for another model's; OSError; Unavailable after an outage if the file cannot be read again.
         """
         key = types_pb2.AgentKey(agent_id=name, model_id=model)
-        call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).ImportAgent
+        call = rpc_of(agent_pb2.ImportAgentRequest()).on(self.connection.channel)
         with opened(file) as source:
             start = source.tell() if source.seekable() else 0
             sent = False
@@ -100,7 +97,7 @@ class AsyncClient:
                     failed.append(error)
                     raise
 
-            async def attempt(seconds: float | None) -> agent_pb2.ImportAgentResponse:
+            async def attempt(seconds: float | None) -> Any:
                 nonlocal sent
                 if sent and not source.seekable():
                     raise Unavailable("the connection was lost, and the file cannot be read again")
@@ -130,8 +127,7 @@ class AsyncClient:
             key=types_pb2.AgentKey(model_id=model or await self.default_model(deadline)),
             messages=inputs.chat_of(said, tools=tools, template_arguments=template_arguments),
         )
-        call = inference_pb2_grpc.InferenceServiceStub(self.connection.channel).CountTokens
-        counted = await self.connection.call(call, request, deadline)
+        counted = await self.connection.call(request, deadline)
         return TokenCount(counted.tokens, counted.context_length)
 
     async def hint(self, steps: Mapping[str, int | None], *, model: str = "", timeout: Timeout = UNSET) -> None:
@@ -145,14 +141,12 @@ class AsyncClient:
             agent_pb2.TurnHint(key=types_pb2.AgentKey(agent_id=name, model_id=model_id), steps=count)
             for name, count in steps.items()
         ]
-        call = agent_pb2_grpc.AgentServiceStub(self.connection.channel).SetTurnHints
-        await self.connection.call(call, agent_pb2.SetTurnHintsRequest(hints=hints), deadline)
+        await self.connection.call(agent_pb2.SetTurnHintsRequest(hints=hints), deadline)
 
     async def abort(self, request_id: str, *, timeout: Timeout = UNSET) -> bool:
         """End the turn with this request_id. Return whether there was one."""
-        call = inference_pb2_grpc.InferenceServiceStub(self.connection.channel).Abort
-        answer = await self.connection.call(call, inference_pb2.AbortRequest(request_id=request_id), timeout)
-        aborted: bool = answer.aborted
+        request = inference_pb2.AbortRequest(request_id=request_id)
+        aborted: bool = (await self.connection.call(request, timeout)).aborted
         return aborted
 
     async def default_model(self, timeout: Within = UNSET) -> str:

@@ -17,6 +17,7 @@ from agentmem.addresses import is_loopback, parse_address
 from agentmem.channels import ClientTls, closing_stream, connect
 from agentmem.client.inputs import Timeout, Unset
 from agentmem.retries import Failure, Patience, retry_delay
+from agentmem.rpcs import rpc_of
 
 log = logging.getLogger("agentmem.client")
 
@@ -124,21 +125,24 @@ class Connection:
         seconds = self.timeout if isinstance(timeout, Unset) else timeout
         return Deadline(seconds, math.inf if seconds is None else time.monotonic() + seconds)
 
-    async def call(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T:
-        """Raises AgentmemError."""
-        return await self.run(lambda seconds: method(request, timeout=seconds), timeout)
+    def start(self, request: Any, seconds: float | None) -> Any:
+        return rpc_of(request).on(self.channel)(request, timeout=seconds)
 
-    async def erase(self, method: Callable[..., Awaitable[_T]], request: Any, timeout: Within) -> _T | None:
-        """Return the response of an RPC that erases, or None if an attempt whose answer was lost did it.
+    async def call(self, request: Any, timeout: Within) -> Any:
+        """Raises AgentmemError."""
+        return await self.run(lambda seconds: self.start(request, seconds), timeout)
+
+    async def erase(self, request: Any, timeout: Within) -> Any:
+        """Return the response of an erasing RPC, or None if an attempt whose answer was lost did it.
 
         Raises AgentmemError; NotFound only if there was nothing at first.
         """
         unknown = False
 
-        async def attempt(seconds: float | None) -> _T | None:
+        async def attempt(seconds: float | None) -> Any:
             nonlocal unknown
             try:
-                return await method(request, timeout=seconds)
+                return await self.start(request, seconds)
             except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
                 gone = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.NOT_FOUND
                 if unknown and gone:
@@ -183,6 +187,7 @@ class Attempts:
         self._connection = connection
         self._deadline = connection.deadline(timeout)
         self._last: errors.AgentmemError | None = None
+        self._call: Any = None
         self._closed = False
         self._awake = asyncio.Event()
         patience = connection.patience
@@ -202,21 +207,20 @@ class Attempts:
         return left
 
     def close(self) -> None:
-        """Make no more attempts; a running one is the caller's to cancel."""
+        """Make no more attempts, and cancel a running `stream`."""
         self._closed = True
         self._awake.set()
+        if self._call is not None:
+            self._call.cancel()
 
-    async def stream(
-        self, call: Callable[..., Any], request: Any, is_last: Callable[[Any], bool]
-    ) -> AsyncGenerator[Any, None]:
-        """Yield the responses of a streaming RPC up to the last; None before another attempt, for which `request` may
-        be changed. Raises as `delay`.
-        """
+    async def stream(self, request: Any, is_last: Callable[[Any], bool]) -> AsyncGenerator[Any, None]:
+        """Yield the responses; None before another attempt, whose `request` may change. Raises as `delay`."""
         ended = False
         while not ended:
             seconds = self.begin()
             try:
-                async with aclosing(messages(self._connection, call, request, seconds)) as responses:
+                self._call = self._connection.start(request, seconds)
+                async with aclosing(messages(self._connection, self._call)) as responses:
                     async for response in responses:
                         ended = ended or is_last(response)
                         yield response
@@ -284,24 +288,22 @@ class Attempts:
 
 
 async def pages(
-    connection: Connection, call: Callable[..., Awaitable[Any]], request: Any, field: str, timeout: Timeout
-) -> AsyncGenerator[Any, None]:
-    """Yield the items in `field` of all pages of a list RPC, read as needed."""
+    connection: Connection, request: Any, field: str, value: Callable[[Any], _T], timeout: Timeout
+) -> AsyncGenerator[_T, None]:
+    """Yield the values in `field` of all pages, read as needed."""
     while True:
-        page = await connection.call(call, request, timeout)
+        page = await connection.call(request, timeout)
         items: Sequence[Any] = getattr(page, field)
         for item in items:
-            yield item
+            yield value(item)
         request.page_token = page.next_page_token
         if not page.next_page_token:
             return
 
 
-async def messages(
-    connection: Connection, call: Callable[..., Any], request: Any, seconds: float | None
-) -> AsyncGenerator[Any, None]:
+async def messages(connection: Connection, call: Any) -> AsyncGenerator[Any, None]:
     """Yield the responses of one attempt. Closing it, or a failure, cancels the call."""
-    async with closing_stream(call(request, timeout=seconds)) as responses:
+    async with closing_stream(call) as responses:
         async for response in responses:
             connection.answered = True
             yield response

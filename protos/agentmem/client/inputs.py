@@ -11,8 +11,6 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
-from google.protobuf.duration_pb2 import Duration
-
 from agentmem.client.answers import ToolCall, Version
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2, types_pb2
@@ -284,9 +282,8 @@ def _fill(request: Any, key: types_pb2.AgentKey, beginning: Beginning, said: Sai
             setattr(request, name, options[name])
     if (policy := beginning.context_policy) is not None:
         request.context_policy = enum_value("context_policy", types_pb2.ContextPolicy, "CONTEXT_POLICY", policy)
-    for name in ("ttl", "delete_after"):
-        if (time := getattr(beginning, name)) is not None:
-            getattr(request.expiry, name).CopyFrom(duration(time))
+    if times := durations(ttl=beginning.ttl, delete_after=beginning.delete_after):
+        request.expiry.CopyFrom(types_pb2.Expiry(**times))
 
 
 def enum_value(name: str, enum: Any, prefix: str, value: str) -> Any:
@@ -298,7 +295,7 @@ def enum_value(name: str, enum: Any, prefix: str, value: str) -> Any:
         raise InvalidArgument(name, f"is one of {known}, and not {value!r}") from error
 
 
-def duration(time: Seconds) -> Duration:
-    made = Duration()
-    made.FromTimedelta(time if isinstance(time, timedelta) else timedelta(seconds=time))
-    return made
+def durations(**times: Seconds | None) -> dict[str, Any]:
+    """Return the times that are given."""
+    given = {name: time for name, time in times.items() if time is not None}
+    return {name: time if isinstance(time, timedelta) else timedelta(seconds=time) for name, time in given.items()}

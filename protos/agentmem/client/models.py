@@ -2,12 +2,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 from agentmem.client.connection import Attempts, Connection, Within, pages
 from agentmem.client.inputs import UNSET, Timeout
 from agentmem.client.records import LoadStep, Model
-from agentmem.v1 import model_pb2, model_pb2_grpc
+from agentmem.v1 import model_pb2
 
 
 class AsyncModels:
@@ -16,21 +15,14 @@ class AsyncModels:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    @property
-    def _stub(self) -> Any:
-        return model_pb2_grpc.ModelServiceStub(self._connection.channel)
-
-    async def list(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Model]:
+    def list(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Model]:
         """Yield the registered models, the default first."""
-        listing = pages(self._connection, self._stub.ListModels, model_pb2.ListModelsRequest(), "models", timeout)
-        async with aclosing(listing) as found:
-            async for model in found:
-                yield Model.of(model)
+        return pages(self._connection, model_pb2.ListModelsRequest(), "models", Model.of, timeout)
 
     async def get(self, name: str = "", *, timeout: Within = UNSET) -> Model:
         """Return a model, loaded or not; by default the gateway's default."""
         request = model_pb2.GetModelRequest(model_id=name)
-        return Model.of((await self._connection.call(self._stub.GetModel, request, timeout)).model)
+        return Model.of((await self._connection.call(request, timeout)).model)
 
     async def loading(self, name: str, *, timeout: Timeout = UNSET) -> AsyncIterator[LoadStep]:
         """Load a model, which may unload others, while its steps are iterated; the last has the model.
@@ -38,8 +30,7 @@ class AsyncModels:
         If the caller leaves and no one else wants it, it is not loaded.
         """
         attempts, request = Attempts(self._connection, timeout), model_pb2.LoadModelRequest(model_id=name)
-        stream = attempts.stream(self._stub.LoadModel, request, lambda step: step.HasField("model"))
-        async with aclosing(stream) as steps:
+        async with aclosing(attempts.stream(request, lambda step: step.HasField("model"))) as steps:
             async for step in steps:
                 if step is not None:
                     model = Model.of(step.model) if step.HasField("model") else None
@@ -52,5 +43,5 @@ class AsyncModels:
     async def unload(self, name: str, *, timeout: Timeout = UNSET) -> int:
         """Unload a model after its running turns. Return the bytes freed."""
         request = model_pb2.UnloadModelRequest(model_id=name)
-        freed: int = (await self._connection.call(self._stub.UnloadModel, request, timeout)).freed_bytes
+        freed: int = (await self._connection.call(request, timeout)).freed_bytes
         return freed

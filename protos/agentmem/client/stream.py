@@ -1,16 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, cast
 
 from agentmem.client.answers import Answer, Event, Growing, Memory, Recalled, Restarted, Text
 from agentmem.client.connection import Attempts, Connection, Deadline
 from agentmem.client.inputs import Timeout
-from agentmem.client.replay import Replay
 from agentmem.errors import Aborted, Cancelled
-from agentmem.v1 import inference_pb2, inference_pb2_grpc
+from agentmem.v1 import inference_pb2
 
 Prepare = Callable[[Deadline], Awaitable[inference_pb2.GenerateRequest]]
 
@@ -21,6 +19,27 @@ class AnswerChanged(Aborted):
     def __init__(self, answer: Answer) -> None:
         super().__init__("the stream broke, and the answer came out differently; `answer` is the one that counts")
         self.answer = answer
+
+
+class Replay:
+    """Continues a stream that broke and began again. Pure."""
+
+    def __init__(self) -> None:
+        self._given = Growing()
+
+    def grown(self, answer: Growing, *, complete: bool = False) -> Iterator[Event]:
+        """Yield what is new in the answer so far; nothing while a new attempt has less than was yielded.
+
+        If the new answer differs, or is `complete` and shorter, yield Restarted and then all of it.
+        """
+        if answer == self._given or (answer.begins(self._given) and not complete):
+            return
+        given = self._given
+        if not given.begins(answer):
+            given = Growing()
+            yield Restarted()
+        yield from answer.since(given)
+        self._given = Growing(answer.reasoning, answer.text, list(answer.calls))
 
 
 class AsyncStream:
@@ -34,7 +53,6 @@ class AsyncStream:
         self._connection, self._prepare, self._timeout = connection, prepare, timeout
         self._source = self._run()
         self._attempts: Attempts | None = None
-        self._call: Any = None
         self._answer: Answer | None = None
         self._memory: Memory | None = None
         self._closed = False
@@ -85,30 +103,19 @@ class AsyncStream:
             await self._source.aclose()
         elif self._attempts is not None:
             self._attempts.close()
-            if self._call is not None:
-                self._call.cancel()
 
     async def __aenter__(self) -> AsyncStream:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _run(self) -> AsyncGenerator[Event, None]:
         deadline, replay = self._connection.deadline(self._timeout), Replay()
         self._attempts = attempts = Attempts(self._connection, deadline)
         request = await self._prepare(deadline)
-        generate = inference_pb2_grpc.InferenceServiceStub(self._connection.channel).Generate
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._call = generate(*args, **kwargs)
-            return self._call
-
         answer, started = Growing(), inference_pb2.Started()
-        stream = attempts.stream(call, request, lambda response: response.HasField("finished"))
-        async with aclosing(stream) as responses:
+        async with aclosing(attempts.stream(request, lambda response: response.HasField("finished"))) as responses:
             async for response in responses:
                 if response is None:
                     answer, started = Growing(), inference_pb2.Started()

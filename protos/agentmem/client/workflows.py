@@ -5,14 +5,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from agentmem.client.answers import value_of
 from agentmem.client.connection import Attempts, Connection, pages
 from agentmem.client.inputs import UNSET, Timeout
 from agentmem.client.records import time_of
 from agentmem.errors import Unavailable
-from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
+from agentmem.v1 import workflow_pb2
 
 _UNLOGGED: Final = ("agent_speaking", "agent_delta", "finished")
 """Events with the number of the one before: growing text, and a failed run's end."""
@@ -73,10 +73,6 @@ class AsyncWorkflows:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    @property
-    def _stub(self) -> Any:
-        return workflow_pb2_grpc.WorkflowServiceStub(self._connection.channel)
-
     async def run(
         self,
         definition: str,
@@ -128,8 +124,7 @@ class AsyncWorkflows:
         It reconnects within the client's patience since the last new event.
         """
         attempts = Attempts(self._connection, timeout)
-        stream = attempts.stream(self._stub.RunWorkflow, request, lambda event: event.HasField("finished"))
-        async with aclosing(stream) as events:
+        async with aclosing(attempts.stream(request, lambda event: event.HasField("finished"))) as events:
             async for event in events:
                 if event is None:
                     if request.after_sequence:
@@ -144,25 +139,21 @@ class AsyncWorkflows:
     async def get(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
         """Return a run with its agents."""
         request = workflow_pb2.GetWorkflowRequest(workflow_id=workflow_id)
-        return Workflow.of((await self._connection.call(self._stub.GetWorkflow, request, timeout)).workflow)
+        return Workflow.of((await self._connection.call(request, timeout)).workflow)
 
-    async def list(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Workflow]:
+    def list(self, *, timeout: Timeout = UNSET) -> AsyncIterator[Workflow]:
         """Yield the runs, newest first, without their agents."""
-        request = workflow_pb2.ListWorkflowsRequest()
-        listing = pages(self._connection, self._stub.ListWorkflows, request, "workflows", timeout)
-        async with aclosing(listing) as found:
-            async for workflow in found:
-                yield Workflow.of(workflow)
+        return pages(self._connection, workflow_pb2.ListWorkflowsRequest(), "workflows", Workflow.of, timeout)
 
     async def cancel(self, workflow_id: str, *, timeout: Timeout = UNSET) -> Workflow:
         """Cancel a run. Running turns are dropped; finished ones stay."""
         request = workflow_pb2.CancelWorkflowRequest(workflow_id=workflow_id)
-        return Workflow.of((await self._connection.call(self._stub.CancelWorkflow, request, timeout)).workflow)
+        return Workflow.of((await self._connection.call(request, timeout)).workflow)
 
     async def delete(self, workflow_id: str, *, timeout: Timeout = UNSET) -> None:
         """Delete a run's record and texts. Its agents stay."""
         request = workflow_pb2.DeleteWorkflowRequest(workflow_id=workflow_id)
-        await self._connection.erase(self._stub.DeleteWorkflow, request, timeout)
+        await self._connection.erase(request, timeout)
 
 
 async def _ended(events: AsyncIterator[RunEvent]) -> Workflow:

@@ -1,7 +1,7 @@
 """The tiers of a ledger's KV, block by block. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple, TypeAlias
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
@@ -62,13 +62,6 @@ def with_hot(listed: agent_pb2.ListBlocksResponse, tokens: int, ends: Sequence[i
 
 
 def _joined(found: Iterable[Part]) -> Iterator[Part]:
-    held: Part | None = None
-    for part in found:
-        if held is not None and held.tier == part.tier and held.start // BLOCK_TOKENS == part.start // BLOCK_TOKENS:
-            held = held._replace(end=part.end)
-            continue
-        if held is not None:
-            yield held
-        held = part
-    if held is not None:
-        yield held
+    for _, alike in groupby(found, lambda part: (part.tier, part.start // BLOCK_TOKENS)):
+        joined = list(alike)
+        yield joined[0]._replace(end=joined[-1].end)

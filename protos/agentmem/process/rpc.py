@@ -25,6 +25,7 @@ from agentmem import errors, tracing
 from agentmem.process.grpc_metrics import UNCOUNTED, MethodCounts, RpcMetrics
 from agentmem.process.logs import event
 from agentmem.process.wire import check_counts, drain
+from agentmem.rpcs import arity
 from agentmem.v1 import types_pb2
 
 if TYPE_CHECKING:  # generic in the stubs only
@@ -51,11 +52,6 @@ _ID_FIELDS: Final = {tracing.AGENT: "agent", tracing.MODEL: "model"}
 _DEADLINE_SLACK: Final = 0.01
 """A share of the caller's time: deadlines travel rounded to three digits."""
 _DEADLINE_SLACK_SECONDS: Final = 0.002
-
-
-def arity(request_streaming: bool, response_streaming: bool) -> str:
-    """Return grpc's word, such as "unary_stream"."""
-    return "_".join("stream" if streaming else "unary" for streaming in (request_streaming, response_streaming))
 
 
 def maker(arity: str) -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
 
+from agentmem.channels import connect
+from agentmem.process.server import GrpcServer
 from agentmem.v1 import types_pb2
 
 Usage = types_pb2.Usage
@@ -48,7 +50,7 @@ class Service:
         self.entered, self.left = asyncio.Event(), asyncio.Event()
         self.cancelled = False
 
-    async def answer(self, context: Any) -> Any:
+    async def answer(self, name: str, context: Any) -> Any:
         self.entered.set()
         try:
             if self.fault is not None:
@@ -61,12 +63,12 @@ class Service:
             self.left.set()
 
     async def unary_unary(self, request: Any, context: Any) -> Any:
-        return await self.answer(context)
+        return await self.answer("unary_unary", context)
 
     async def stream_unary(self, requests: AsyncIterator[Any], context: Any) -> Any:
         async for _ in requests:
             pass
-        return await self.answer(context)
+        return await self.answer("stream_unary", context)
 
     def unary_stream(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.kept = self._streamed(context)  # so that the garbage collector does not end it
@@ -76,7 +78,7 @@ class Service:
         try:
             for _ in range(self.good):
                 yield Usage(completion_tokens=1)
-            yield await self.answer(context)
+            yield await self.answer("unary_stream", context)
         finally:
             self.left.set()
 
@@ -85,13 +87,13 @@ class Service:
             yield Usage(completion_tokens=1)
         async for _ in requests:
             pass
-        yield await self.answer(context)
+        yield await self.answer("stream_stream", context)
 
     async def writes(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Write responses itself, as the gateway's streams do, which must know when a reader stalls."""
         for _ in range(self.good + 1):
             await context.write(Usage())
-        await self.answer(context)
+        await self.answer(WRITES, context)
         return
         yield Usage()
 
@@ -109,21 +111,21 @@ class Service:
 class Client:
     """Requests are bytes as they go over the wire; streams send two by default."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
+    def __init__(self, channel: grpc.aio.Channel, server: GrpcServer) -> None:
+        self.channel, self.server = channel, server
 
-    def start(self, name: str, *requests: bytes, timeout: float | None = None) -> Any:
-        given = requests or (b"", b"")
+    def start(self, name: str, *requests: bytes, **given: Any) -> Any:
+        sent = requests or (b"", b"")
         kind = name if name in ARITIES else "unary_stream"
         method: Any = getattr(self.channel, kind)(f"/{NAME}/{name}", response_deserializer=Usage.FromString)
-        return method(iter(given) if kind.startswith("stream") else given[0], timeout=timeout)
+        return method(iter(sent) if kind.startswith("stream") else sent[0], **given)
 
     async def read(self, call: Any) -> list[Any]:
         return [each async for each in call] if hasattr(call, "__aiter__") else [await call]
 
-    async def failure(self, name: str, *requests: bytes, timeout: float | None = None) -> grpc.aio.AioRpcError:
+    async def failure(self, name: str, *requests: bytes) -> grpc.aio.AioRpcError:
         try:
-            await self.read(self.start(name, *requests, timeout=timeout))
+            await self.read(self.start(name, *requests))
         except grpc.aio.AioRpcError as error:
             return error
         raise AssertionError("it went well")
@@ -134,6 +136,16 @@ class Client:
             await self.read(call)
         code: grpc.StatusCode = await call.code()
         return code
+
+
+@asynccontextmanager
+async def serving(service: Service, **settings: Any) -> AsyncIterator[Client]:
+    """Yield a client of a server with these settings."""
+    server = GrpcServer("127.0.0.1:0", [(NAME, service.register, service)], **settings)
+    await server.start()
+    async with connect(f"127.0.0.1:{server.port}") as channel:
+        yield Client(channel, server)
+    await server.stop(0)
 
 
 def raising(error: Exception) -> Fault:

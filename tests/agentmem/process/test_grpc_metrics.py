@@ -1,16 +1,20 @@
 import asyncio
 from collections.abc import AsyncIterator
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from agentmem import errors
-from agentmem.channels import connect
 from agentmem.process.grpc_metrics import ProcessMetrics
 from agentmem.process.server import GrpcServer
+from cache_service.store import Store
+from gateway.metrics import GatewayMetrics
+from inference_service.metrics import WorkerMetrics
 from tests.agentmem.process import four_arities
 from tests.agentmem.process.four_arities import ARITIES, NAME, UNSERVED, WRITES, Service, forever, raising
 
@@ -23,8 +27,8 @@ def _type(name: str) -> str:
 
 
 class Client(four_arities.Client):
-    def __init__(self, channel: grpc.aio.Channel, registry: CollectorRegistry) -> None:
-        super().__init__(channel)
+    def __init__(self, client: four_arities.Client, registry: CollectorRegistry) -> None:
+        super().__init__(client.channel, client.server)
         self._registry = registry
 
     def value(self, metric: str, name: str, **more: str) -> float | None:
@@ -65,15 +69,11 @@ async def client(service: Service) -> AsyncIterator[Client]:
         yield client
 
 
-async def serving(service: Service, options: Any = None, authenticate: Any = None) -> AsyncIterator[Client]:
+async def serving(service: Service, authenticate: Any = None) -> AsyncIterator[Client]:
     registry = CollectorRegistry()
     metrics = ProcessMetrics(registry, "test")
-    services = [(NAME, service.register, service)]
-    server = GrpcServer("127.0.0.1:0", services, None, options, edge=True, authenticate=authenticate, metrics=metrics)
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}") as channel:
-        yield Client(channel, registry)
-    await server.stop(0)
+    async with four_arities.serving(service, edge=True, authenticate=authenticate, metrics=metrics) as client:
+        yield Client(client, registry)
 
 
 @pytest.mark.parametrize("name", [*TYPES, WRITES])
@@ -168,3 +168,76 @@ async def test_labels_are_those_of_the_contract_whatever_is_called(client: Clien
     await health_pb2_grpc.HealthStub(client.channel).Check(health_pb2.HealthCheckRequest())
     assert client.labels() == before
     assert not any(client.codes(method) for _, method in before)
+
+
+async def test_ready_follows_what_the_server_says_of_itself() -> None:
+    registry = CollectorRegistry()
+    server = GrpcServer("127.0.0.1:0", [], metrics=ProcessMetrics(registry, "worker", ["store"]))
+    ready = [registry.get_sample_value("agentmem_ready")]
+    await server.start()
+    for serving in (True, False, True):
+        await server.set_serving(serving)
+        ready.append(registry.get_sample_value("agentmem_ready"))
+    await server.stop(0)
+    assert [*ready, registry.get_sample_value("agentmem_ready")] == [0, 1, 0, 1, 0]
+
+
+def test_what_runs_and_whom_it_hears() -> None:
+    registry = CollectorRegistry()
+    metrics = ProcessMetrics(registry, "gateway", ["worker", "store"])
+    labels = {"service": "gateway", "version": version("agentmem")}
+    assert registry.get_sample_value("agentmem_build_info", labels) == 1
+    metrics.answered("store", True)
+    up = [registry.get_sample_value("agentmem_peer_up", {"peer": peer}) for peer in ("worker", "store")]
+    assert up == [0, 1]
+    metrics.answered("store", False)
+    assert registry.get_sample_value("agentmem_peer_up", {"peer": "store"}) == 0
+    with pytest.raises(KeyError):
+        metrics.answered("nobody", True)
+
+
+def test_a_process_without_peers_has_no_such_metric() -> None:
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, "store")
+    assert "agentmem_peer_up" not in {family.name for family in registry.collect()}
+
+
+def test_pages_have_no_series_of_when_series_were_made() -> None:
+    registry = CollectorRegistry()
+    Counter("turns", "Turns.", registry=registry).inc()
+    assert "created" not in generate_latest(registry).decode()
+
+
+def registries(data: Path) -> dict[str, CollectorRegistry]:
+    store, worker = CollectorRegistry(), CollectorRegistry()
+    WorkerMetrics(worker)
+    ProcessMetrics(worker, "worker", ["store"])
+    Store(data, store).close()
+    return {"gateway": GatewayMetrics().registry, "worker": worker, "store": store}
+
+
+def test_what_two_processes_count_differs_by_a_label(tmp_path: Path) -> None:
+    """Otherwise a sum over processes counts a request twice. What each says of itself is by process."""
+    labels: dict[str, dict[str, tuple[str, ...]]] = {}
+    for process, registry in registries(tmp_path / "d").items():
+        for collector in registry._collector_to_names:  # prometheus_client has no public list of labels
+            if hasattr(collector, "_labelnames"):
+                labels.setdefault(collector._name, {})[process] = collector._labelnames
+    shared = {name: by_process for name, by_process in labels.items() if len(by_process) > 1}
+    tiers = {"agentmem_cache_evictions", "agentmem_cache_agents"}
+    itself = {"agentmem_build_info", "agentmem_ready", "agentmem_peer_up"}
+    assert {name for name in shared if not name.startswith("grpc_server_")} - itself <= tiers, shared
+    for name, by_process in shared.items():
+        # Only the worker tells models apart, and only it has the tier "hot".
+        assert len({frozenset(set(labels) - {"model_id"}) for labels in by_process.values()}) == 1, name
+
+
+def test_all_histograms_have_the_same_buckets(tmp_path: Path) -> None:
+    buckets = [
+        collector._upper_bounds
+        for registry in registries(tmp_path / "d").values()
+        for collector in registry._collector_to_names
+        if isinstance(collector, Histogram)
+    ]
+    assert len(buckets) > 5
+    assert all(one == buckets[0] for one in buckets)

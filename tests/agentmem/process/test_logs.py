@@ -1,7 +1,13 @@
+from __future__ import annotations
+
 import json
 import logging
+import os
+import pty
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -119,3 +125,33 @@ def test_lines_of_a_request_have_its_id(style: str, capsys: pytest.CaptureFixtur
             assert json.loads(line)["request_id"] == 'a"b'
         else:
             assert line.count(r'request_id="a\"b"') == 1
+
+
+@pytest.fixture(params=["pipe", "terminal"])
+def gone(request: pytest.FixtureRequest) -> Iterator[TextIO]:
+    other, descriptor = os.pipe() if request.param == "pipe" else pty.openpty()
+    os.close(other)
+    with open(descriptor, "w") as stream:
+        yield stream
+
+
+def test_nothing_is_raised_then_or_later(gone: TextIO) -> None:
+    logs.write(gone, "lost\n")
+    logs.write(gone, "lost, too\n" * 10_000)
+    gone.write("what others write\n")
+    gone.flush()
+
+
+def test_a_full_disk_may_have_room_again() -> None:
+    stream = open("/dev/full", "w")  # noqa: SIM115 - its end fails, too
+    logs.write(stream, "lost\n")
+    assert os.path.samestat(os.fstat(stream.fileno()), os.stat("/dev/full"))
+    with suppress(OSError):
+        stream.close()
+
+
+def test_what_is_taken_is_written_at_once() -> None:
+    reader, writer = os.pipe()
+    with open(reader) as other, open(writer, "w") as stream:
+        logs.write(stream, "told\n")
+        assert other.readline() == "told\n"

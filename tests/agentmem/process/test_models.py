@@ -1,9 +1,10 @@
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError
 
 from agentmem.process.model_sources import parse
-from agentmem.process.models import parse_all
+from agentmem.process.models import VARIABLE, Offline, parse_all
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,29 @@ def test_all_in_order_and_no_name_twice(tmp_path: Path) -> None:
         parse_all(["a=x", "a=y"])
     with pytest.raises(ValueError, match="does not exist"):
         parse_all([f"{tmp_path}/a=b"])
+
+
+class Settings(BaseModel):
+    offline: Offline = Field(False, validate_default=True)
+
+
+@pytest.mark.parametrize("word", ["1", "true", "yes", "TRUE", " on "])
+def test_the_variable_forbids_whatever_the_setting_says(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, word)
+    assert Settings().offline
+    assert Settings(offline=False).offline
+
+
+@pytest.mark.parametrize("word", ["", "0", "false", "no", "off", None])
+def test_the_variable_never_allows_what_the_setting_forbids(word: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if word is not None:
+        monkeypatch.setenv(VARIABLE, word)
+    assert not Settings().offline
+    assert Settings(offline=True).offline
+
+
+def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "maybe")
+    with pytest.raises(ValidationError, match="AGENTMEM_OFFLINE is 'maybe'; set it to 1"):
+        Settings()

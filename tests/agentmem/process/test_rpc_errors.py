@@ -1,15 +1,16 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from agentmem import errors
-from agentmem.channels import closing_stream, connect
-from agentmem.process.server import GrpcServer
-from tests.agentmem.process.four_arities import ARITIES, NAME, Client, Service, forever, raising
+from agentmem.process import rpc, wire
+from agentmem.process.grpc_metrics import UNCOUNTED
+from tests.agentmem.process.four_arities import ARITIES, Client, Service, forever, raising, serving
 
 SECRET = "the prompt of somebody else"
 
@@ -21,11 +22,8 @@ def service() -> Service:
 
 @pytest.fixture
 async def client(service: Service) -> AsyncIterator[Client]:
-    server = GrpcServer("127.0.0.1:0", [(NAME, service.register, service)])
-    await server.start()
-    async with connect(f"127.0.0.1:{server.port}") as channel:
-        yield Client(channel)
-    await server.stop(0)
+    async with serving(service) as client:
+        yield client
 
 
 @pytest.mark.parametrize("arity", ARITIES)
@@ -133,8 +131,38 @@ async def _first(call: Any, arity: str) -> Any:
     return await (call if arity.endswith("unary") else call.read())
 
 
-async def test_a_reader_that_leaves_early_ends_the_stream(client: Client, service: Service) -> None:
-    service.good = 10**9
-    async with closing_stream(client.start("unary_stream", b"")) as responses:
-        assert (await anext(responses)).completion_tokens == 1
-    await service.left.wait()
+async def test_a_stream_with_a_message_that_does_not_parse_is_read_to_its_end() -> None:
+    """A client whose call ends while it still writes may read INTERNAL instead."""
+    read: list[object] = []
+
+    async def requests() -> AsyncIterator[object]:
+        for message in (errors.InvalidArgument("request", "is no message"), "second", "third"):
+            read.append(message)
+            yield message
+
+    context = cast(Any, SimpleNamespace(time_remaining=lambda: None))
+    with pytest.raises(errors.InvalidArgument):
+        async for _ in rpc._Call(requests(), context, "/m", UNCOUNTED, False).request:
+            pass
+    assert read[1:] == ["second", "third"]
+
+
+async def test_the_rest_is_read() -> None:
+    async def upload() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+        ended.set()
+
+    ended = asyncio.Event()
+    await wire.drain(upload())
+    assert ended.is_set()
+
+
+async def test_what_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def upload() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(wire, "READ_ON_SECONDS", 0.01)
+    async with asyncio.timeout(20):
+        await wire.drain(upload())

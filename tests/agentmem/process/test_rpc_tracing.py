@@ -12,54 +12,28 @@ import pytest
 from agentmem import errors, tracing
 from agentmem.channels import MAX_METADATA_BYTES, ClientTls, connect
 from agentmem.process.rpc import RpcInterceptor
-from agentmem.process.server import GrpcServer
+from tests.agentmem.process.four_arities import ARITIES, NAME, Client, Service, raising, serving
 from tests.agentmem.test_tracing import PARENT
 
-ARITIES = ["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 FULL = (("x-request-id", "mine"), ("traceparent", PARENT), ("tracestate", "a=1"), ("baggage", "k=v"))
 
-Seen = tuple[tracing.Trace | None, dict[str, str]]
 
+class Noting(Service):
+    """Notes which request it serves, and with which metadata; then calls the same method `onward`, if it is set."""
 
-class Service:
-    """Notes which request it serves, and with which metadata; then calls itself on `onward`, if it is set."""
-
-    def __init__(self) -> None:
-        self.seen: list[Seen] = []
+    def __init__(self, onward: Client | None = None) -> None:
+        super().__init__()
+        self.seen: list[tuple[tracing.Trace | None, dict[str, str]]] = []
         self.later: list[asyncio.Task[tracing.Trace | None]] = []
-        self.onward: grpc.aio.Channel | None = None
-        self.fault: Exception | None = None
+        self.onward = onward
 
-    async def note(self, arity: str, context: Any) -> bytes:
+    async def answer(self, name: str, context: Any) -> Any:
         metadata = {name: str(value) for name, value in context.invocation_metadata()}
         self.seen.append((tracing.current(), metadata))
         self.later.append(asyncio.create_task(_later()))
-        if self.fault is not None:
-            raise self.fault
         if self.onward is not None:
-            await _read(_start(self.onward, arity))
-        return b"done"
-
-    async def unary_unary(self, request: bytes, context: Any) -> bytes:
-        return await self.note("unary_unary", context)
-
-    async def unary_stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        yield b"first"
-        yield await self.note("unary_stream", context)
-
-    async def stream_unary(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
-        async for _ in requests:
-            pass
-        return await self.note("stream_unary", context)
-
-    async def stream_stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        async for _ in requests:
-            yield b"one"
-        yield await self.note("stream_stream", context)
-
-    def register(self, service: Any, server: grpc.aio.Server) -> None:
-        handlers = {arity: getattr(grpc, f"{arity}_rpc_method_handler")(getattr(self, arity)) for arity in ARITIES}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Service", handlers),))
+            await self.onward.read(self.onward.start(name))
+        return await super().answer(name, context)
 
 
 async def _later() -> tracing.Trace | None:
@@ -67,52 +41,34 @@ async def _later() -> tracing.Trace | None:
     return tracing.current()
 
 
-def _start(channel: grpc.aio.Channel, arity: str, **given: Any) -> Any:
-    method = getattr(channel, arity)(f"/test.Service/{arity}")
-    return method(iter([b"x", b"y"]) if arity.startswith("stream") else b"x", **given)
-
-
-async def _read(call: Any) -> list[bytes]:
-    return [part async for part in call] if hasattr(call, "__aiter__") else [await call]
-
-
-async def returned(call: Any) -> dict[str, str]:
-    await _read(call)
+async def returned(client: Client, arity: str, metadata: Any) -> dict[str, str]:
+    call = client.start(arity, metadata=metadata)
+    await client.read(call)
     return dict(await call.initial_metadata())
 
 
 @pytest.fixture
-async def back() -> AsyncIterator[Service]:
-    service = Service()
-    service.server = server = GrpcServer("127.0.0.1:0", [("test.Service", service.register, service)])  # type: ignore[attr-defined]
-    await server.start()
-    yield service
-    await server.stop(0)
+async def back() -> Noting:
+    return Noting()
 
 
 @pytest.fixture
-async def front(back: Service) -> AsyncIterator[Service]:
-    service = Service()
-    service.server = server = GrpcServer(  # type: ignore[attr-defined]
-        "127.0.0.1:0", [("test.Service", service.register, service)], edge=True
-    )
-    await server.start()
-    async with connect(f"127.0.0.1:{cast(Any, back).server.port}") as service.onward:
-        yield service
-    await server.stop(0)
+async def front(back: Noting) -> AsyncIterator[Noting]:
+    async with serving(back) as onward:
+        yield Noting(onward)
 
 
 @pytest.fixture
-async def channel(front: Service) -> AsyncIterator[grpc.aio.Channel]:
-    async with connect(f"127.0.0.1:{cast(Any, front).server.port}") as channel:
-        yield channel
+async def client(front: Noting) -> AsyncIterator[Client]:
+    async with serving(front, edge=True) as client:
+        yield client
 
 
 @pytest.mark.parametrize("arity", ARITIES)
 async def test_a_request_flows_to_the_back_and_its_id_returns(
-    channel: grpc.aio.Channel, front: Service, back: Service, arity: str
+    client: Client, front: Noting, back: Noting, arity: str
 ) -> None:
-    assert await returned(_start(channel, arity, metadata=FULL)) == {"x-request-id": "mine", "traceparent": PARENT}
+    assert await returned(client, arity, FULL) == {"x-request-id": "mine", "traceparent": PARENT}
     trace = tracing.Trace("mine", PARENT, "a=1", "k=v")
     for service in (front, back):
         ((seen, given),) = service.seen
@@ -123,21 +79,21 @@ async def test_a_request_flows_to_the_back_and_its_id_returns(
 
 @pytest.mark.parametrize("arity", ARITIES)
 async def test_a_failed_call_has_its_id_too(
-    channel: grpc.aio.Channel, front: Service, back: Service, arity: str, caplog: pytest.LogCaptureFixture
+    client: Client, back: Noting, arity: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "agentmem.process.rpc")
-    back.fault = errors.NotFound("agent", "x")
-    call = _start(channel, arity, metadata=(("x-request-id", "failing"),))
+    back.fault = raising(errors.NotFound("agent", "x"))
+    call = client.start(arity, metadata=(("x-request-id", "failing"),))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await _read(call)
+        await client.read(call)
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     assert dict(await call.initial_metadata())["x-request-id"] == "failing"
     # The line follows the status: once the front has ended the call, it is written.
-    await cast(Any, front).server.stop(5)
+    await client.server.stop(5)
     lines = [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
-    assert [{**line, "ms": 0} for line in lines] == [
-        {"method": f"/test.Service/{arity}", "status": "NOT_FOUND", "ms": 0}
-    ], "one line of the front's, and none of the back's, which is no door"
+    assert [{**line, "ms": 0} for line in lines] == [{"method": f"/{NAME}/{arity}", "status": "NOT_FOUND", "ms": 0}], (
+        "one line of the front's, and none of the back's, which is no door"
+    )
 
 
 class Gone:
@@ -153,7 +109,7 @@ class Gone:
 
 async def test_who_leaves_before_the_first_byte_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentmem.process.rpc")
-    service = Service()
+    service = Noting()
 
     async def found(_: object) -> Any:
         return grpc.unary_unary_rpc_method_handler(cast(Any, service.unary_unary))
@@ -168,12 +124,10 @@ async def test_who_leaves_before_the_first_byte_has_a_line_too(caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("arity", ARITIES)
-async def test_calls_at_the_same_time_are_not_mixed_up(
-    channel: grpc.aio.Channel, front: Service, back: Service, arity: str
-) -> None:
+async def test_calls_at_the_same_time_are_not_mixed_up(client: Client, front: Noting, back: Noting, arity: str) -> None:
     names = [str(number) for number in range(50)]
-    calls = [_start(channel, arity, metadata=(("x-request-id", name),)) for name in names]
-    answers = await asyncio.gather(*map(returned, calls))
+    calls = [returned(client, arity, (("x-request-id", name),)) for name in names]
+    answers = await asyncio.gather(*calls)
     assert [answer["x-request-id"] for answer in answers] == names
     assert sorted(given["x-request-id"] for _, given in back.seen) == sorted(names)
     assert all(seen is not None and seen.request_id == given["x-request-id"] for seen, given in back.seen)
@@ -191,9 +145,9 @@ async def test_calls_at_the_same_time_are_not_mixed_up(
     ids=["space", "10 KB", "empty", "bad traceparent", "all of 8 KiB of baggage"],
 )
 async def test_hostile_metadata_harms_nothing(
-    channel: grpc.aio.Channel, back: Service, metadata: Any, expected: dict[str, str] | None
+    client: Client, back: Noting, metadata: Any, expected: dict[str, str] | None
 ) -> None:
-    answer = await returned(_start(channel, "unary_unary", metadata=metadata))
+    answer = await returned(client, "unary_unary", metadata)
     ((_, given),) = back.seen
     if expected is None:  # all of it is good
         assert {name: given[name] for name, _ in metadata} == dict(metadata)
@@ -204,22 +158,22 @@ async def test_hostile_metadata_harms_nothing(
         assert not {"traceparent", "tracestate"} & given.keys()
 
 
-async def test_more_metadata_than_a_call_may_have_is_refused(channel: grpc.aio.Channel, front: Service) -> None:
+async def test_more_metadata_than_a_call_may_have_is_refused(client: Client, front: Noting) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await _read(_start(channel, "unary_unary", metadata=(("baggage", "x" * MAX_METADATA_BYTES),)))
+        await returned(client, "unary_unary", (("baggage", "x" * MAX_METADATA_BYTES),))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert front.seen == []
 
 
-async def test_what_a_call_is_given_goes_before_what_it_is_made_for(front: Service, channel: grpc.aio.Channel) -> None:
+async def test_what_a_call_is_given_goes_before_what_it_is_made_for(client: Client) -> None:
     with tracing.serving(tracing.Trace("outer", PARENT)):
-        answer = await returned(_start(channel, "unary_unary", metadata=(("x-request-id", "given"),)))
+        answer = await returned(client, "unary_unary", (("x-request-id", "given"),))
     assert answer == {"x-request-id": "given", "traceparent": PARENT}
 
 
-async def test_a_key_is_shown_to_the_door_alone(front: Service, back: Service) -> None:
-    async with connect(f"127.0.0.1:{cast(Any, front).server.port}", key="am_canary") as channel:
-        await _read(_start(channel, "unary_unary", metadata=FULL))
+async def test_a_key_is_shown_to_the_door_alone(client: Client, front: Noting, back: Noting) -> None:
+    async with connect(f"127.0.0.1:{client.server.port}", key="am_canary") as channel:
+        await returned(Client(channel, client.server), "unary_unary", FULL)
     assert front.seen[0][1].items() >= {**dict(FULL), "authorization": "Bearer am_canary"}.items()
     assert "authorization" not in back.seen[0][1]
     assert "canary" not in repr(ClientTls(b"ca", b"cert", b"canary"))

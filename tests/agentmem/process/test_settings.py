@@ -100,19 +100,6 @@ def test_help_speaks_of_the_command_line(flag: str, capsys: pytest.CaptureFixtur
     assert not any(word in told for word in ("list[", "factory", "null", "(default: )", "str"))
 
 
-@pytest.mark.parametrize(("text", "problem"), [("run-dir = 1\n", "run-dir"), ("[store\n", "not TOML")])
-def test_wrong_toml_is_refused_by_name(toml: Path, text: str, problem: str) -> None:
-    toml.write_text(text)
-    with pytest.raises(SettingsError, match=problem):
-        load(Settings, [])
-
-
-def test_toml_that_is_not_utf8_is_refused(toml: Path) -> None:
-    toml.write_bytes(b"\xff\xfe")
-    with pytest.raises(SettingsError, match="not TOML"):
-        load(Settings, [])
-
-
 def test_toml_file_that_does_not_exist_is_refused(toml: Path) -> None:
     with pytest.raises(SettingsError, match=CONFIG_VARIABLE):
         load(Settings, [])

@@ -12,7 +12,7 @@ import pytest
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.cluster.nodes import Node
-from tests.system.stack import Client
+from tests.system.client import Client
 
 APPEND = types_pb2.Append(text="go on")
 

@@ -49,8 +49,3 @@ def test_what_failed_is_said_and_takes_its_pair_out() -> None:
     table = tables(found)[1]
     assert table.rows[0] == (FIRST, "200 ms (100–400)", "550 ms (300–800), 1 of 3 failed", "2.50x")
     assert "Not as it should be: mlx_lm.server: HTTP 500 (1)." in table.note
-
-
-def test_where_all_failed_there_is_no_ratio() -> None:
-    found = figures([0.1], [None], ["no text"])
-    assert tables(found)[1].rows[0] == (FIRST, "100 ms (100–100)", "1 of 1 failed", "")

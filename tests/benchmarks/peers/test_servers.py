@@ -8,12 +8,10 @@ from pathlib import Path
 import mlx.core as mx
 
 from benchmarks.models import DEMO, Weights, in_float32
-from benchmarks.peers.command import parser, rooms
 from benchmarks.peers.servers import Agentmem, LlamaCpp, MlxLm, Room, end_tokens
 
 WEIGHTS = Weights("demo", DEMO, Path("demo.gguf"), "float32")
 CROWDED = Room(2, 8, 1024, holds=3, held_tokens=700)
-ROOMY = Room(2, 8, 1024)
 
 
 def option(command: list[str], name: str) -> str | None:
@@ -29,24 +27,6 @@ def test_a_crowded_memory_holds_as_many_conversations_in_each_servers_own_format
     assert option(MlxLm(tmp_path, WEIGHTS, CROWDED).command(1), "--prompt-cache-bytes") == str(3 * 768 * 6144)
     llama = LlamaCpp(tmp_path, WEIGHTS, CROWDED, ["llama-server"]).command(1)
     assert [option(llama, name) for name in ("--parallel", "--ctx-size", "--cache-ram")] == ["3", "3072", "0"]
-
-
-def test_else_there_is_room_for_all(tmp_path: Path) -> None:
-    assert "AGENTMEM_WORKER_POOL_BYTES" not in Agentmem(tmp_path, WEIGHTS, ROOMY).environment()
-    assert option(MlxLm(tmp_path, WEIGHTS, ROOMY).command(1), "--prompt-cache-bytes") is None
-    llama = LlamaCpp(tmp_path, WEIGHTS, ROOMY, ["nice", "llama-server"]).command(1)
-    assert llama[:2] == ["nice", "llama-server"]
-    assert [option(llama, name) for name in ("--parallel", "--threads", "--cache-ram")] == ["8", "2", None]
-
-
-def test_rooms_fit_every_scenario() -> None:
-    sizes = "--context 500 --new 50 --generated 20 --turns 4 --rounds 2"
-    roomy, crowded = rooms(parser().parse_args(sizes.split(" ")))
-    turn = 50 + 20 + 16
-    assert crowded.held_tokens == 516 + 3 * turn
-    assert roomy.tokens >= 516 + 4 * turn
-    assert roomy.tokens % 256 == 0
-    assert (roomy.holds, crowded.holds) == (None, 3)
 
 
 def test_tokens_that_end_a_turn_are_never_generated() -> None:

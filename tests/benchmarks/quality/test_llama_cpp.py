@@ -1,23 +1,19 @@
-"""llama.cpp beside our own variants: what is refused, what contexts are fed, and formats on a real GGUF file."""
+"""llama.cpp beside our own variants: its formats on a real GGUF file, and its vocabulary."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 import pytest
 
 from benchmarks import gemma3, smollm2
 from benchmarks.gguf_float32 import write_float32
 from benchmarks.packages import Unavailable
-from benchmarks.quality.llama_cpp import F16, LLAMA_BASE, LLAMA_FORMATS, LlamaCpp, binding, opened
-from benchmarks.quality.measuring import EDGES, Sums
+from benchmarks.quality.llama_cpp import F16, LLAMA_BASE, LLAMA_FORMATS, binding, opened
+from benchmarks.quality.measuring import Sums
 from inference_service.models.opening import ModelSpec, open_text
 from tests.benchmarks import real_models
 
@@ -26,81 +22,6 @@ PROSE = (
     "nothing particular to interest me on shore, I thought I would sail about a little and see the watery part of the "
     "world. "
 )
-
-
-class _Batch(ctypes.Structure):
-    _fields_ = (
-        ("n_tokens", ctypes.c_int32),
-        ("token", ctypes.POINTER(ctypes.c_int32)),
-        ("logits", ctypes.POINTER(ctypes.c_int8)),
-    )
-
-
-class _Library:
-    """The part of the binding that reads; a context is its temperature, and all tokens that it holds decide."""
-
-    llama_batch = _Batch
-    vocabulary = 7
-
-    def __init__(self) -> None:
-        self.held: dict[float, list[int]] = {}
-        self.chunks: dict[float, list[int]] = {}
-        self.logits: Any = None
-
-    def llama_model_get_vocab(self, model: object) -> object:
-        return model
-
-    def llama_vocab_n_tokens(self, model: object) -> int:
-        return self.vocabulary
-
-    def llama_token_to_piece(self, model: object, token_id: int, buffer: Any, *_: object) -> int:
-        buffer[0] = b"a"[0] + token_id
-        return 1
-
-    def llama_get_memory(self, context: float) -> float:
-        return context
-
-    def llama_memory_clear(self, context: float, data: bool) -> None:
-        self.held[context], self.chunks[context] = [], []
-
-    def llama_decode(self, context: float, batch: _Batch) -> int:
-        assert all(batch.logits[: batch.n_tokens])
-        self.chunks[context].append(batch.n_tokens)
-        rows = []
-        for token_id in batch.token[: batch.n_tokens]:
-            self.held[context].append(token_id)
-            rows.append(np.cos(np.arange(self.vocabulary) * sum(self.held[context])) / context)
-        self.logits = np.array(rows, np.float32)
-        return 0
-
-    def llama_get_logits(self, context: float) -> Any:
-        return self.logits.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-
-
-def test_contexts_read_the_same_chunks_as_our_caches() -> None:
-    library = _Library()
-    llama = LlamaCpp(library, None, {LLAMA_BASE: 1.0, "warm": 1.1, "hot": 2.0})
-    token_ids = [position * position % 7 for position in range(EDGES[0] + 200)]
-    found = llama.read(token_ids, 300)
-    assert {*map(tuple, library.chunks.values())} == {(300, 300, 300, 124, 176, 23)}
-    assert library.held[1.0] == token_ids[:-1]
-    assert list(found) == [LLAMA_BASE, "warm", "hot"]
-    for parts in found.values():
-        assert {part: sums.tokens for part, sums in parts.items()} == {0: 1024, 1: 199}
-    base, warm, hot = (reduce(Sums.plus, parts.values()) for parts in found.values())
-    assert hot.divergence > warm.divergence > base.divergence == 0.0
-    assert base.same == warm.same == hot.same, "the temperature does not change the first choice"
-    assert llama.read(token_ids, 300) == found, "contexts are emptied before each piece"
-
-
-def test_other_tokens_than_the_tokenizer_has_are_refused() -> None:
-    llama = LlamaCpp(_Library(), None, {})
-    tokenizer: Any = SimpleNamespace(token_bytes=lambda token_id: b"abcdXfgh"[token_id : token_id + 1])
-    llama.check([0, 3, 5], tokenizer)
-    with pytest.raises(ValueError, match=r"token 4 is b'X' to the model's tokenizer, b'e' to llama\.cpp"):
-        llama.check([0, 4], tokenizer)
-    with pytest.raises(ValueError, match=r"token 7 is b'h' to the model's tokenizer, None to llama\.cpp"):
-        llama.check([7], tokenizer)
 
 
 def library() -> Any:

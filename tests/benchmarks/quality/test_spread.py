@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.quality.measuring import EDGES, Sums, part
+from benchmarks.quality.measuring import Sums
 from benchmarks.quality.spread import BINS, counted, quantile
 
 
@@ -32,7 +32,3 @@ def test_parts_of_a_text_together_are_the_text(drawn: list[np.ndarray]) -> None:
 def test_what_is_no_number_is_among_the_largest() -> None:
     assert counted(np.array([np.nan, np.inf, 1e9])) == {BINS - 1: 3}
     assert counted(np.array([0.0, -1e-9, 1e-12])) == {0: 3}
-
-
-def test_parts_of_the_context_meet_at_the_edges() -> None:
-    assert [part(position) for edge in EDGES for position in (edge - 1, edge)] == [0, 1, 1, 2, 2, 3, 3, 4]

@@ -31,18 +31,6 @@ def test_the_first_sample_is_a_warm_up_where_there_are_more() -> None:
     assert found["mlx_lm_cold"]["samples"] == [7.0]
 
 
-def test_tables_of_a_part_of_it() -> None:
-    [times] = tables(figures(t1000=RAW, t32000={"cold": [60.0], "mlx_lm_cold": [70.0]}))
-    assert all(len(cells) == len(times.columns) for cells in times.rows)
-    assert times.rows[0][:2] == ["1,000", "8100 ms (8000–8200)"]
-    assert tables(figures())[0].rows == []
-
-
-def test_what_failed_is_told() -> None:
-    [times] = tables({**figures(t1000=RAW), "failed": {"mlx_lm_4_bit": "no kernel"}})
-    assert "mlx-lm load_prompt_cache, 4 bit failed: no kernel." in times.note
-
-
 @pytest.mark.parametrize(
     ("faster", "found"),
     [("-++", 32), ("+-+", 64), ("+++", 16), ("--+", 64), ("++-", None), ("=++", 32)],

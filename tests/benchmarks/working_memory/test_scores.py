@@ -76,12 +76,6 @@ def test_whatever_is_said_too_early_or_by_others_is_a_leak(data: st.DataObject) 
     assert bool(leaks(SCENARIO, Performance([note]))) == expected
 
 
-def test_a_part_of_a_word_is_no_leak() -> None:
-    place, question = asked("withheld")
-    secret = next(fact for fact in SCENARIO.facts if fact.entity == question.entity)
-    assert leaks(SCENARIO, changed(place, f"x{secret.value}s")) == []
-
-
 def test_what_differs_is_counted_by_agent_and_not_by_time() -> None:
     performance = answering(SCENARIO)
     later = Performance(sorted(performance.works, key=lambda work: work.agent))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from agentmem.channels import connect
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
-from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.membership import Membership
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.store import NO_REMOTE_TIER
 from cache_service.tiers.remote.contract import RemoteSettings
 from tests.cache_service import kv
@@ -37,7 +37,7 @@ class Node:
 
     @property
     def membership(self) -> Membership:
-        membership = self.store.store._ledger.membership
+        membership = self.store.store.ledger.membership
         assert membership is not None
         return membership
 
@@ -59,14 +59,12 @@ def lost() -> object:
 
 @asynccontextmanager
 async def node(
-    data: Path, cluster: ClusterSettings, name: str, remote: RemoteSettings = NO_REMOTE_TIER
+    data: Path, cluster: Settings, name: str, remote: RemoteSettings = NO_REMOTE_TIER
 ) -> AsyncIterator[Node]:
     """A node of this name, in a directory of its own beside `data`."""
     data.parent.mkdir(exist_ok=True)
     async with (
-        running(
-            data.with_name(name), remote=remote, cluster=replace(cluster, node=name, advertise=f"{name}.local:1")
-        ) as store,
+        running(data.with_name(name), remote=remote, cluster=replace(cluster, node=name)) as store,
         connect(f"unix:{store.data}/store.sock") as channel,
     ):
         yield Node(store, cluster_pb2_grpc.ClusterServiceStub(channel))

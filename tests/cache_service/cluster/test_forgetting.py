@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cache_service.cluster import membership, nodes
-from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.offline.commands import main
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
@@ -33,8 +33,8 @@ def stranger(connection: Connection) -> None:
     connection.execute("INSERT INTO claims (namespace, agent_id, model_id, node) VALUES ('n', 'a', 'm', 'z')")
 
 
-def forgotten(cluster: ClusterSettings, name: str) -> str:
-    settings = {"AGENTMEM_UP_CLUSTER": cluster.url, "AGENTMEM_UP_CLUSTER_SURVIVES": "nothing"}
+def forgotten(cluster: Settings, name: str) -> str:
+    settings = {"AGENTMEM_UP_CLUSTER": cluster.conninfo, "AGENTMEM_UP_CLUSTER_SURVIVES": "nothing"}
     return CliRunner().invoke(main, ["forget", name, f"--schema={cluster.schema}"], env=settings).output
 
 
@@ -43,7 +43,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "BEAT_SECONDS", 0.1)
 
 
-async def test_only_a_node_that_is_gone_is_forgotten(data: Path, cluster: ClusterSettings) -> None:
+async def test_only_a_node_that_is_gone_is_forgotten(data: Path, cluster: Settings) -> None:
     """Its row and its claims go; where it comes back its files follow the ledger anew before it counts."""
     async with node(data, cluster, "a") as a, node(data, cluster, "b") as b:
         assert "knows no node c" in forgotten(cluster, "c")
@@ -75,7 +75,7 @@ async def test_only_a_node_that_is_gone_is_forgotten(data: Path, cluster: Cluste
         await until(lambda: anew == ["b"] and not of_b.problem())
 
 
-async def test_claims_go_with_a_node_that_nobody_remembers(data: Path, cluster: ClusterSettings) -> None:
+async def test_claims_go_with_a_node_that_nobody_remembers(data: Path, cluster: Settings) -> None:
     async with node(data, cluster, "a") as a:
         a.store.store._database.write_blocking(stranger)
         await until(lambda: (rows(a, "nodes", "z"), rows(a, "claims", "z")) == (0, 0))

@@ -11,15 +11,14 @@ import pytest
 
 from agentmem.v1 import cluster_pb2 as pb
 from cache_service.cluster import keys, membership, nodes
-from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.settings import Settings
 from tests.cache_service.cluster.several import Node, node
 
 
-def put(cluster: ClusterSettings, text: bytes, if_version: str | None = None) -> bool:
+def put(cluster: Settings, text: bytes, if_version: str | None = None) -> bool:
     """As a command does."""
-    postgres = Postgres(Settings(cluster.url, cluster.schema, survives="nothing"))
+    postgres = Postgres(cluster)
     try:
         present = postgres.read_blocking(keys.get).version
         return postgres.write_blocking(keys.put, text, present if if_version is None else if_version)
@@ -46,9 +45,7 @@ async def until_known(*on: Node, text: bytes) -> str:
     return found.version
 
 
-async def test_all_stores_are_told_of_a_change(
-    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_stores_are_told_of_a_change(data: Path, cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: no heartbeat would come before the test is over."""
     monkeypatch.setattr(membership, "BEAT_SECONDS", 600.0)
     async with node(data, cluster, "a") as a, node(data, cluster, "b") as b:
@@ -61,7 +58,7 @@ async def test_all_stores_are_told_of_a_change(
 
 
 async def test_a_node_that_is_cut_off_tells_nobody_its_keys_are_current(
-    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+    data: Path, cluster: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(membership, "_LEASE_SECONDS", 2.0)
     monkeypatch.setattr(membership, "BEAT_SECONDS", 0.1)

@@ -15,15 +15,15 @@ from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.v1 import cluster_pb2
 from agentmem.validation import AgentKey
 from cache_service.cluster import nodes
-from cache_service.cluster.ledger import ClusterSettings
+from cache_service.cluster.clock import SharedClock
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.files.directory import DirectoryUnusable
 from cache_service.ledger import kv_changes
 from cache_service.ledger.clock import BOOT_CLOCK
 from cache_service.store import Store
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import MODEL, Node, node, until
-from tests.cache_service.conftest import code, running
-from tests.cache_service.ledger.test_branches import fork
+from tests.cache_service.conftest import fails, running
 from tests.cache_service.tiers.test_blocks import add, found, on_disk
 
 
@@ -50,19 +50,6 @@ async def test_a_node_whose_gateway_is_silent_is_not_ready(
             await b.sync()
         while (await a.sync())["b"].ready:
             await asyncio.sleep(0.05)
-
-
-async def test_the_ledger_is_one(two: tuple[Node, Node]) -> None:
-    """What one commits the other one opens, and a version that was passed is ABORTED, whoever passed it."""
-    a, b = two
-    first = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    opened = await b.store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
-    assert opened.version == first and list(opened.ledger.token_ids) == [1]
-    second = (await b.store.cache.CommitTurn(kv.turn([2], first, keep=1))).version
-    with pytest.raises(grpc.aio.AioRpcError) as late:
-        await a.store.cache.CommitTurn(kv.turn([3], first, keep=1))
-    assert code(late) is grpc.StatusCode.ABORTED
-    assert (await a.store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))).version == second
 
 
 async def test_where_an_agent_is(two: tuple[Node, Node]) -> None:
@@ -99,7 +86,7 @@ async def test_a_fork_has_the_files_of_its_source_on_each_node(two: tuple[Node, 
     a, b = two
     version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
     names = [await add(each.store, [1], version) for each in two]
-    await fork(a.store, "eve")
+    await a.store.fork("eve")
     await until(lambda: not b.store.store._database.read_blocking(kv_changes.newest))
     await a.store.delete()
     for each in two:
@@ -111,12 +98,9 @@ async def test_a_deletion_waits_for_a_node_that_does_not_follow(
 ) -> None:
     a, b = two
     monkeypatch.setattr("cache_service.rpc.agents.FOLLOWING_SECONDS", 0.5)
-    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1], version)
+    await add(b.store, [1], await a.store.commit([1]))
     again = b.cut_off()
-    with pytest.raises(grpc.aio.AioRpcError) as waited:
-        await a.store.delete()
-    assert code(waited) is grpc.StatusCode.UNAVAILABLE and "not all nodes" in (waited.value.details() or "")
+    assert "not all nodes" in await fails(a.store.delete(), "UNAVAILABLE")
     again()
     monkeypatch.setattr("cache_service.rpc.agents.FOLLOWING_SECONDS", 30.0)
     status = None
@@ -136,8 +120,7 @@ async def test_who_was_cut_off_follows_anew_before_it_is_ready(
     monkeypatch.setattr(nodes, "LEASE", 10**8)
     monkeypatch.setattr(nodes, "_UNSURE", 0)
     monkeypatch.setattr(nodes, "_LATE", 0)
-    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1], version)
+    await add(b.store, [1], await a.store.commit([1]))
     await add(b.store, [2], None)
     bad = await add(b.store, [3], None)
     await b.store.cache.QuarantineBlock(pb.QuarantineBlockRequest(namespace="default", name=bad, reason="digest"))
@@ -163,8 +146,7 @@ async def test_heartbeats_do_not_wait_for_files(two: tuple[Node, Node], monkeypa
     a, b = two
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
     membership, gate = b.membership, threading.Event()
-    version = (await a.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1], version)
+    await add(b.store, [1], await a.store.commit([1]))
     b.store.store._blocks._thread.submit(gate.wait, 30)
     deleting = asyncio.create_task(a.store.delete())
     beats = membership.beats
@@ -226,7 +208,7 @@ async def test_hours_without_the_database_are_no_idle_time(
     again()
 
 
-async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: ClusterSettings) -> None:
+async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: Settings) -> None:
     a, _ = two
     with pytest.raises(DirectoryUnusable, match="another node is there as 'a'"):
         async with running(data.with_name("c"), cluster=replace(cluster, node="a")):
@@ -235,7 +217,7 @@ async def test_a_name_is_one_nodes(two: tuple[Node, Node], data: Path, cluster: 
 
 
 async def test_a_node_that_was_killed_goes_on_at_once(
-    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
+    data: Path, cluster: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its row is there still, and its directory tells that it is the same."""
     async with node(data, cluster, "a") as first:
@@ -245,7 +227,7 @@ async def test_a_node_that_was_killed_goes_on_at_once(
         assert (await second.sync())["a"].epoch > epoch
 
 
-async def test_a_single_machines_directory_is_refused(data: Path, cluster: ClusterSettings) -> None:
+async def test_a_single_machines_directory_is_refused(data: Path, cluster: Settings) -> None:
     async with running(data):
         pass
     with pytest.raises(DirectoryUnusable, match="has ledgers of its own"):
@@ -253,7 +235,7 @@ async def test_a_single_machines_directory_is_refused(data: Path, cluster: Clust
             pass
 
 
-async def test_time_takes_no_part_in_steps_of_the_servers_clock(cluster: ClusterSettings, data: Path) -> None:
+async def test_time_takes_no_part_in_steps_of_the_servers_clock(cluster: Settings, data: Path) -> None:
     async with node(data, cluster, "a") as a:
         database, key = a.store.store._database, AgentKey.from_proto(kv.key())
         now = a.store.store.clock.time()
@@ -263,3 +245,35 @@ async def test_time_takes_no_part_in_steps_of_the_servers_clock(cluster: Cluster
         await until(lambda: a.store.store.clock.time() > now)
         assert a.store.store.clock.time() < now + 10**9 * 120, "a day is no minute"
         assert database.read_blocking(nodes.locate, key) == ("", "")
+
+
+SECOND = 10**9
+HOUR = 3600 * SECOND
+
+
+@pytest.mark.parametrize("late", [SECOND // 100, 7 * SECOND])
+def test_a_slow_heartbeat_does_not_take_time_back(late: int) -> None:
+    clock = SharedClock()
+    clock.set(used=100 * SECOND, wall=HOUR)
+    before = clock.now()
+    clock.set(used=100 * SECOND - late, wall=HOUR - late)
+    after = clock.now()
+    assert before.wall <= after.wall < HOUR + SECOND and before.used <= after.used < 101 * SECOND
+
+
+def test_time_goes_on_once_it_is_past_what_was_told() -> None:
+    clock = SharedClock()
+    clock.set(used=100 * SECOND, wall=HOUR)
+    clock.now()
+    clock.set(used=102 * SECOND, wall=HOUR + 2 * SECOND)
+    assert clock.time() >= 102 * SECOND
+    assert clock.now().wall >= HOUR + 2 * SECOND
+
+
+def test_the_shown_time_follows_a_clock_that_is_set_back_and_idle_time_does_not() -> None:
+    clock = SharedClock()
+    clock.set(used=100 * SECOND, wall=10 * HOUR)
+    clock.now()
+    clock.set(used=50 * SECOND, wall=9 * HOUR)
+    assert clock.now().wall < 9 * HOUR + SECOND
+    assert clock.time() >= 100 * SECOND

@@ -14,17 +14,16 @@ import pytest
 from agentmem.kv import blockfile
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import AgentKey
-from cache_service.cluster.ledger import ClusterSettings
+from cache_service.cluster.postgres.settings import Settings
 from cache_service.metrics import Operation
 from cache_service.store import NO_REMOTE_TIER
 from cache_service.tiers import objects, replication
-from cache_service.tiers.remote.contract import ObjectName, RemoteRefused
+from cache_service.tiers.remote.contract import ObjectName
 from cache_service.tiers.remote.s3 import S3Tier
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
 from tests.cache_service.cluster.test_nodes import rename
-from tests.cache_service.conftest import running
 from tests.cache_service.tiers.remote.tier import fetch, settings, settled, tiers
 from tests.cache_service.tiers.test_blocks import add
 
@@ -32,7 +31,7 @@ WARM, REMOTE = types_pb2.TIER_WARM, types_pb2.TIER_REMOTE
 
 
 @pytest.fixture
-async def two(data: Path, cluster: ClusterSettings, bucket: s3.Bucket) -> AsyncIterator[tuple[Node, Node]]:
+async def two(data: Path, cluster: Settings, bucket: s3.Bucket) -> AsyncIterator[tuple[Node, Node]]:
     async with AsyncExitStack() as stack:
         made = [await stack.enter_async_context(node(data, cluster, name, settings(bucket))) for name in "ab"]
         yield tuple(made)  # type: ignore[misc]
@@ -122,19 +121,8 @@ def failures(of: Node) -> float:
     return sum(count or 0 for count in each)
 
 
-async def test_when_the_first_node_has_gone_the_next_one_deletes(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
-) -> None:
-    async with node(data, cluster, "b", settings(bucket)) as b:
-        async with node(data, cluster, "a", settings(bucket)) as a:
-            await uploaded(a)
-        assert bucket.objects()
-        await b.store.delete()
-        assert not bucket.objects()
-
-
 async def test_an_upload_that_died_with_its_node_is_made_by_another(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
+    data: Path, cluster: Settings, bucket: s3.Bucket
 ) -> None:
     """Its row is there, and no object: the next one who has the file uploads it, under a key of its own."""
     async with node(data, cluster, "b", settings(bucket)) as b:
@@ -153,7 +141,7 @@ async def test_an_upload_that_died_with_its_node_is_made_by_another(
 
 
 async def test_a_node_that_starts_again_without_an_object_store_holds_no_deletion_back(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
+    data: Path, cluster: Settings, bucket: s3.Bucket
 ) -> None:
     async with node(data, cluster, "b", settings(bucket)) as b:
         await uploaded(b)
@@ -163,12 +151,6 @@ async def test_a_node_that_starts_again_without_an_object_store_holds_no_deletio
         async with node(data, cluster, "a"):
             await erased(b)
             await until(lambda: not bucket.objects())
-
-
-async def test_the_place_is_the_clusters(two: tuple[Node, Node], data: Path, bucket: s3.Bucket) -> None:
-    with pytest.raises(RemoteRefused, match="belongs to the store of another data directory"):
-        async with running(data.with_name("alone"), remote=settings(bucket)):
-            pass
 
 
 async def erased(on: Node) -> None:
@@ -187,7 +169,7 @@ async def erased(on: Node) -> None:
 @pytest.mark.parametrize("by", ["a", "b"])
 @pytest.mark.parametrize("of_a", ["no object store", "bad credentials"])
 async def test_a_first_node_that_cannot_delete_leaves_deletions_to_the_next(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, by: str, of_a: str
+    data: Path, cluster: Settings, bucket: s3.Bucket, by: str, of_a: str
 ) -> None:
     """Credentials were good when it started; now it can neither read the manifest nor delete."""
     with s3.proxy(bucket.endpoint) as proxy:
@@ -218,7 +200,7 @@ def held_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event
 
 
 async def test_an_upload_that_is_refused_holds_no_deletion_back(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
+    data: Path, cluster: Settings, bucket: s3.Bucket
 ) -> None:
     """Its row names a node that is there, and cannot delete what it may have put."""
     with s3.proxy(bucket.endpoint) as proxy:
@@ -238,8 +220,7 @@ async def test_a_put_after_its_nodes_lease_is_over_leaves_nothing(
 ) -> None:
     """The agent is erased everywhere when the PUT arrives of a node that was taken for gone."""
     (a, b), (waits, goes_on) = two, held_puts
-    version = (await b.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(b.store, [1, 0], version)
+    await add(b.store, [1, 0], await b.store.commit([1]))
     await until(waits.is_set)
     comes_back = b.cut_off()
     membership = a.membership

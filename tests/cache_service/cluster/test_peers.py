@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import grpc
 import pytest
 
 from agentmem.channels import NODE_OPTIONS, ChannelsByAddress, connect
-from agentmem.errors import ResourceExhausted
 from agentmem.kv import blockfile
-from agentmem.kv.blockfile import FileName
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from benchmarks.proxy import Proxy
 from cache_service.cluster import peers
-from cache_service.cluster.ledger import ClusterSettings, SharedLedger
-from cache_service.tiers.streams import BlockStreams
+from cache_service.cluster.ledger import SharedLedger
+from cache_service.cluster.postgres.settings import Settings
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.cluster.several import Node, node, until
@@ -43,8 +40,7 @@ def by_sockets(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def speaks(on: Node) -> None:
-    version = (await on.store.cache.CommitTurn(kv.turn([1]))).version
-    await add(on.store, [1, 0], version)
+    await add(on.store, [1, 0], await on.store.commit([1]))
 
 
 @pytest.fixture
@@ -99,45 +95,22 @@ async def test_bytes_that_are_others_than_were_announced_are_refused(spoken: tup
     assert not [*(b.store.data / "staging").iterdir()], "nothing is left of it"
 
 
-async def test_what_there_is_no_room_for_is_not_received(
-    spoken: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node whose disk is full would receive the KV of each turn to drop it."""
-    _, b = spoken
-    assert await opened(b)
-    read, sent = BlockStreams.read, []
-
-    def counted(streams: BlockStreams, namespace: str, name: FileName) -> AsyncGenerator[bytes, None]:
-        sent.append(name)
-        return read(streams, namespace, name)
-
-    def full(_: str) -> None:
-        raise ResourceExhausted("the warm tier is full")
-
-    monkeypatch.setattr(BlockStreams, "read", counted)
-    monkeypatch.setattr(b.store.store.warm, "admit", full)
-    assert await fetch(b.store, 1) == {}
-    assert sent == [] and b.store.metric("agentmem_peer_fetches_total", result="failed") == 1
-
-
 async def test_a_probe_asks_no_other_node(spoken: tuple[Node, Node]) -> None:
     """As a node does that asks: two that take each other for the holder would ask each other for ever."""
     _, b = spoken
     assert await opened(b, peek=True) == []
 
 
-async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: ClusterSettings) -> None:
+async def test_a_node_that_is_gone_is_not_asked(data: Path, cluster: Settings) -> None:
     async with node(data, cluster, "b") as b:
         async with node(data, cluster, "a") as a:
             await seen(b, "a")
             await speaks(a)
-        await until(lambda: not (membership := b.store.store._ledger.membership) or membership.live("a") is None)
+        await until(lambda: not (membership := b.store.store.ledger.membership) or membership.live("a") is None)
         assert await opened(b) == []
 
 
-async def test_what_no_node_gives_comes_from_the_object_store(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket
-) -> None:
+async def test_what_no_node_gives_comes_from_the_object_store(data: Path, cluster: Settings, bucket: s3.Bucket) -> None:
     async with (
         node(data, cluster, "b", settings(bucket)) as b,
         node(data, cluster, "a", settings(bucket)) as a,
@@ -153,7 +126,7 @@ async def test_what_no_node_gives_comes_from_the_object_store(
 
 
 async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
-    data: Path, cluster: ClusterSettings, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
+    data: Path, cluster: Settings, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine takes all that is sent, and nothing comes."""
     monkeypatch.setattr(peers, "_FIRST_SECONDS", 0.5)
@@ -175,7 +148,7 @@ async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
             assert (await fetch(b.store, 1))[1].digest == file.digest
             assert b.store.metric("agentmem_peer_fetches_total", result="failed") == 1
             assert b.store.metric("agentmem_remote_fetches_total", result="warm") == 1
-            await evicted(b)
+            await b.store.evict()
             (again,) = await opened(b)
             assert again.tier == types_pb2.TIER_REMOTE and not again.on_node, "it was left alone"
         monkeypatch.setattr(peers, "_REST_SECONDS", 0.0)
@@ -186,8 +159,3 @@ async def test_a_node_that_hangs_is_asked_once_and_the_object_store_instead(
         assert (await fetch(b.store, 1))[1].digest == file.digest
         assert b.store.metric("agentmem_peer_fetches_total", result="warm") == 1
         proxy.close()
-
-
-async def evicted(on: Node) -> None:
-    request = agent_pb2.EvictAgentRequest(key=kv.key(), tier=types_pb2.TIER_WARM)
-    await on.store.agents.EvictAgent(request)

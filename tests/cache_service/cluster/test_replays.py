@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
 from cache_service.cluster.postgres.settings import Settings
@@ -35,7 +34,7 @@ def another(pair: Pair) -> Iterator[Postgres]:
 async def test_a_turn_that_is_in_doubt_is_replayed_when_the_standby_has_it(
     pair: Pair, another: Postgres, data: Path
 ) -> None:
-    cluster = ClusterSettings(pair.primary.conninfo, "a", "a.local:1", "server")
+    cluster = Settings(pair.primary.conninfo, node="a")
     committed = kv.turn([1, 2, 3], request_id="r", request_digest=b"d")
     opening = pb.OpenCacheRequest(key=kv.key(), request_id="r")
     async with running(data, cluster=cluster) as store:
@@ -44,7 +43,7 @@ async def test_a_turn_that_is_in_doubt_is_replayed_when_the_standby_has_it(
             pair.cancel(await asyncio.to_thread(pair.waiting))
             with pytest.raises(OutcomeUnknown):
                 await asyncio.wrap_future(made)
-            seen = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key()))
+            seen = await store.open()
             assert seen.version.version == 1 and not pair.on_standby()
             replay = asyncio.ensure_future(store.cache.OpenCache(opening))
             await asyncio.to_thread(pair.waiting)

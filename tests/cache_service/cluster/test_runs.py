@@ -11,14 +11,12 @@ import grpc
 import pytest
 
 from agentmem.v1 import cache_store_pb2 as pb
-from cache_service.cluster.ledger import ClusterSettings
+from cache_service.cluster.postgres.settings import Settings
 from tests.cache_service.cluster.several import Node, node
 
 
 @pytest.fixture
-async def two(
-    data: Path, cluster: ClusterSettings, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[Node, Node]]:
+async def two(data: Path, cluster: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Node, Node]]:
     monkeypatch.setattr("cache_service.ledger_home.Holders.is_new", False)
     monkeypatch.setattr("cache_service.cluster.membership.BEAT_SECONDS", 0.1)
     async with AsyncExitStack() as stack:

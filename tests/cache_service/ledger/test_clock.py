@@ -174,27 +174,3 @@ async def test_what_was_stamped_by_a_clock_that_is_lost(data: Path, machine: Mac
         assert used == [(machine.wall - 90 * DAY - HOUR,), (machine.wall - 90 * DAY,)]
     finally:
         database.close()
-
-
-CHILD = """
-import asyncio, sys, time
-from pathlib import Path
-from prometheus_client import CollectorRegistry
-from agentmem.validation import AgentKey
-from cache_service.store import Store
-from tests.cache_service.ledger import test_clock
-
-data, shift, deeds = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-store = Store(data, CollectorRegistry())
-for deed in deeds:
-    if deed == "commit":
-        store._database.write_blocking(lambda connection: test_clock.begin(connection, store.clock.now()))
-    elif deed == "upkeep":
-        for _ in range(2):
-            store.clock.advance()
-            asyncio.run(store.upkeep(store.clock.time()))
-    else:
-        shift.write_text(deed)
-print(time.time(), store._database.read_blocking(lambda c: c.execute("SELECT count(*) FROM agents").fetchone()[0]))
-store.close()
-"""

@@ -6,20 +6,18 @@ import pytest
 
 from agentmem.kv.ledger import NO_VERSION, Version
 from agentmem.validation import AgentKey, IdleTimes
-from cache_service.connection import Connection
 from cache_service.damage import LedgerDamaged
 from cache_service.ledger import (
     agents,
     branches,
     object_references,
-    segments,
     snapshots,
     turns,
 )
 from cache_service.ledger.turns import Turn
 
 from .conftest import Engine
-from .rows import ADA, EVE, NOW, OBJECTS, charged, count, counted, damaged, tokens, turn, upload
+from .rows import ADA, EVE, NOW, OBJECTS, count, damaged, turn, upload
 
 NEVER = IdleTimes(None, None)
 
@@ -87,20 +85,6 @@ def test_agents_with_hostile_names_are_listed_bytewise(engine: Engine) -> None:
     assert engine.read_blocking(damaged) == []
 
 
-def flip(connection: Connection) -> None:
-    connection.execute("UPDATE segments SET version = version + 1")
-
-
-def test_a_damaged_ledger_is_not_served_and_changing_it_makes_it_no_better(engine: Engine) -> None:
-    fill(engine, (1, 2, 3), (4,))
-    engine.write_blocking(flip)
-    with pytest.raises(LedgerDamaged):
-        engine.read_blocking(tokens)
-    engine.write_blocking(lambda connection: segments.erase(connection, 2, 0))
-    assert engine.read_blocking(damaged) == [1, 2]
-    assert engine.read_blocking(charged) == engine.read_blocking(counted)
-
-
 @pytest.mark.parametrize("change", ["tokens = 2", "text_bytes = 1", "turns = 3", "head_segment = 1"])
 def test_no_turn_is_built_on_a_wrong_counter(engine: Engine, change: str) -> None:
     fill(engine, (1, 2, 3), (4,))
@@ -109,13 +93,3 @@ def test_no_turn_is_built_on_a_wrong_counter(engine: Engine, change: str) -> Non
     for keep in (0, state.head.tokens):
         with pytest.raises(LedgerDamaged):
             engine.write_blocking(turns.commit, turn(5, base=state.version, keep=keep), NOW)
-
-
-def test_work_that_raises_has_changed_nothing(engine: Engine) -> None:
-    def work(connection: Connection) -> None:
-        turns.commit(connection, turn(1), NOW)
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        engine.write_blocking(work)
-    assert engine.read_blocking(count, "segments") == engine.read_blocking(count, "agents") == 0

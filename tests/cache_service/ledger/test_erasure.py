@@ -7,13 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, cache_store_pb2_grpc
 from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, running
+from tests.cache_service.conftest import Running, fails, running
 from tests.cache_service.process import ready
 from tests.cache_service.rpc.test_servicer_agents import TOKENS, secret_turn, traces
 from tests.cache_service.tiers.test_blocks import add, found, name, on_disk, stage
@@ -42,46 +41,25 @@ async def test_a_repeated_deletion_is_ok_once_it_is_scrubbed(hasty: Running) -> 
     with reader(hasty.data):
         await hasty.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
         for _ in range(2):
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await hasty.delete()
-            assert code(error) is grpc.StatusCode.UNAVAILABLE
+            await fails(hasty.delete(), "UNAVAILABLE")
             assert hasty.store._database.scrub_owed
     assert (await hasty.delete()).deleted == 0, "the first call has deleted it"
     assert traces(hasty.data, b"a text that must not stay") == []
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hasty.delete()
-    assert code(error) is grpc.StatusCode.NOT_FOUND
-
-
-async def test_the_upkeep_scrubs_what_was_left(hasty: Running) -> None:
-    await hasty.cache.CommitTurn(secret_turn("ada"))
-    with reader(hasty.data):
-        await hasty.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
-        with pytest.raises(grpc.aio.AioRpcError):
-            await hasty.delete()
-    await hasty.store.upkeep(0)
-    assert not hasty.store._database.scrub_owed and traces(hasty.data, b"a text that must not stay") == []
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hasty.delete()
-    assert code(error) is grpc.StatusCode.NOT_FOUND
+    await fails(hasty.delete(), "NOT_FOUND")
 
 
 async def test_a_repeated_deletion_of_a_snapshot_is_ok_once_it_is_scrubbed(hasty: Running) -> None:
     version = (await hasty.cache.CommitTurn(secret_turn("ada"))).version
-    await hasty.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="s"))
+    await hasty.snapshot("s")
     await hasty.cache.CommitTurn(kv.turn([1], version, keep=0))
-    await hasty.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="auto-1"))
+    await hasty.forget("auto-1")
     request = agent_pb2.DeleteSnapshotRequest(key=kv.key(), name="s")
     with reader(hasty.data):
         await hasty.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await hasty.agents.DeleteSnapshot(request)
-        assert code(error) is grpc.StatusCode.UNAVAILABLE
+        await fails(hasty.agents.DeleteSnapshot(request), "UNAVAILABLE")
     await hasty.agents.DeleteSnapshot(request)
     assert traces(hasty.data, b"a text that must not stay") == []
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hasty.agents.DeleteSnapshot(request)
-    assert code(error) is grpc.StatusCode.NOT_FOUND
+    await fails(hasty.agents.DeleteSnapshot(request), "NOT_FOUND")
 
 
 async def secrets(store: Running) -> list[bytes]:
@@ -89,8 +67,8 @@ async def secrets(store: Running) -> list[bytes]:
     text = WORD.encode()
     first = (await store.cache.CommitTurn(secret_turn("ada", label=WORD))).version
     kept = [await add(store, [1], first)]
-    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork"))
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name=WORD))
+    await store.fork("fork")
+    await store.snapshot(WORD)
     turn = pb.CommitTurnRequest(
         key=kv.key(), base=first, keep_tokens=9, token_ids=TOKENS[:50], text=text * 50, tokenizer_hash="t",
         offsets=[len(text) * n for n in range(1, 51)],
@@ -98,8 +76,8 @@ async def secrets(store: Running) -> list[bytes]:
     )  # fmt: skip
     second = (await store.cache.CommitTurn(turn)).version
     kept.append(await add(store, [3], second))
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=5))
-    await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name=WORD))
+    await store.trim(5)
+    await store.restore(WORD)
     kept.append(await add(store, [4], None, "ada"))
     patterns = [kv.read(file.path)[-64:] for file in await found(store, *kept)]
     await store.cache.CommitTurn(kv.turn([7], agent=kv.key("eve")))
@@ -117,29 +95,7 @@ async def test_nothing_is_left_after_forks_snapshots_and_trims(store: Running) -
     await store.delete(kv.key("fork"))
     await store.delete()
     assert traces(store.data, *patterns) == [] and on_disk(store.data) == []
-    assert (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("eve")))).agent.tokens == 1
-
-
-@pytest.mark.slow
-async def test_nothing_is_left_after_kill_9_right_after_the_answer(data: Path) -> None:
-    """Staged files, too: the next start sweeps what a worker had begun to write."""
-    async with running(data) as store:
-        patterns = await secrets(store)
-    async with ready(data) as (process, channel):
-        agents, cache = agent_pb2_grpc.AgentServiceStub(channel), cache_store_pb2_grpc.CacheStoreServiceStub(channel)
-        header = kv.header([6])
-        staging = pb.StageBlocksRequest(namespace="default", names=[name(header)])
-        staged = (await cache.StageBlocks(staging)).files[0]
-        kv.write(staged, header)
-        patterns.append(kv.read(staged.path)[-64:])
-        for agent in ("fork", "ada"):
-            await agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(agent)))
-        process.kill()
-    left = traces(data, *patterns)
-    assert [Path(path).parent.name for path in left] == ["staging"]
-    async with ready(data) as (process, _):
-        process.kill()
-    assert traces(data, *patterns) == [] and on_disk(data) == []
+    assert (await store.agent("eve")).tokens == 1
 
 
 @pytest.mark.slow
@@ -151,17 +107,13 @@ async def test_a_kill_before_the_scrub_is_made_good_at_the_next_start(data: Path
         with reader(data):
             await cache.CommitTurn(kv.turn([1], agent=kv.key("bob")))
             for agent in ("fork", "ada"):
-                with pytest.raises(grpc.aio.AioRpcError) as error:
-                    await agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(agent)))
-                assert code(error) is grpc.StatusCode.UNAVAILABLE
+                await fails(agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key(agent))), "UNAVAILABLE")
             process.kill()
             await process.wait()
             assert traces(data, *patterns), "in pages that the WAL replaces"
     async with ready(data) as (process, channel):
         agents = agent_pb2_grpc.AgentServiceStub(channel)
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key()))
-        assert code(error) is grpc.StatusCode.NOT_FOUND
+        await fails(agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key())), "NOT_FOUND")
         assert traces(data, *patterns) == []
         process.kill()
 

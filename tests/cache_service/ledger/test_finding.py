@@ -1,13 +1,11 @@
 """FindAgent over the socket: the longest stored conversation that begins the given one, present or past."""
 
-import grpc
 import pytest
 
 from agentmem.conversations import message_hashes
 from agentmem.v1 import agent_pb2, types_pb2
-from agentmem.v1 import cache_store_pb2 as pb
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, field_of
+from tests.cache_service.conftest import Running, wrong_field
 
 TALK = message_hashes([{"role": "user", "content": str(number)} for number in range(1200)])
 OTHER = message_hashes([{"role": "user", "content": "0"}, {"role": "user", "content": "else"}])
@@ -55,7 +53,7 @@ async def test_of_equals_the_one_used_last(store: Running) -> None:
     for agent in "abc":
         await talk(store, agent, TALK[:2])
     assert await find(store, TALK[:2]) == ("c", 2, 1)
-    await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))
+    await store.open("b")
     await talk(store, "x", OTHER)  # writes down who was used
     assert await find(store, TALK[:2]) == ("b", 2, 1)
 
@@ -76,7 +74,7 @@ async def test_a_turn_that_is_no_conversation_is_not_found(store: Running) -> No
     version = await talk(store, "a", TALK[:2])
     await store.cache.CommitTurn(kv.turn([5], version, 1, kv.key("a")))
     assert await find(store, TALK[:2]) == ("a", 2, 1)
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key("a"), keep_tokens=1))
+    await store.trim(1, "a")
     found = await find(store, TALK[:2])
     assert found is not None and found[:2] == ("a", 2)
 
@@ -118,17 +116,14 @@ async def test_a_turn_is_found_by_its_name(store: Running) -> None:
     ],
 )
 async def test_nonsense_is_refused(store: Running, field: str, request_: agent_pb2.FindAgentRequest) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.agents.FindAgent(request_)
-    assert code(error) is grpc.StatusCode.INVALID_ARGUMENT
-    assert field_of(error) == field
+    assert await wrong_field(store.agents.FindAgent(request_)) == field
 
 
 async def test_a_ledger_tells_which_conversation_each_of_its_turns_ended_with(store: Running) -> None:
     first = await talk(store, "ada", TALK[:2])
     await talk(store, "ada", TALK[:4], first, 1)
-    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="eve"))
+    await store.fork("eve")
     for agent in ("ada", "eve"):
-        opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+        opened = await store.open(agent)
         turns = [(turn.messages, turn.message_hash) for turn in opened.ledger.turns]
         assert turns == [(2, TALK[1]), (4, TALK[3])]

@@ -2,20 +2,13 @@
 
 from typing import Any
 
-import grpc
 import pytest
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.rpc import agents
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, field_of
-
-
-async def commit(store: Running, tokens: list[int], agent: str = "ada", **fields: Any) -> types_pb2.AgentVersion:
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
-    keep = len(opened.ledger.token_ids)
-    return (await store.cache.CommitTurn(kv.turn(tokens, opened.version, keep, kv.key(agent), **fields))).version
+from tests.cache_service.conftest import Running, fails, wrong_field
 
 
 def said(answer: str, *places: tuple[str, int, int], **delta: Any) -> pb.TurnRecord:
@@ -42,8 +35,8 @@ def spoken(turn: agent_pb2.Turn) -> list[tuple[str, str]]:
 
 async def test_turns_are_read_in_order_page_by_page(store: Running) -> None:
     for number in range(5):
-        await commit(store, [10 + number, 20, 3], request_id=f"r{number}", record=said("three"))
-    await commit(store, [99], "eve")
+        await store.commit([10 + number, 20, 3], request_id=f"r{number}", record=said("three"))
+    await store.commit([99], "eve")
     for size in (None, 1, 2, 5):
         found = await turns(store, page_size=size)
         assert [turn.request_id for turn in found] == [f"r{number}" for number in range(5)]
@@ -58,8 +51,8 @@ async def test_turns_are_read_in_order_page_by_page(store: Running) -> None:
 
 async def test_messages_are_where_the_commit_said(store: Running) -> None:
     call = inference_pb2.ToolCall(id="c", name="f", arguments_json='{"a": 1}')
-    await commit(
-        store, [10, 20, 30, 4], record=said("four", ("system", 6, 4), ("user", 2, 0), tool_calls=[call], reasoning="hm")
+    await store.commit(
+        [10, 20, 30, 4], record=said("four", ("system", 6, 4), ("user", 2, 0), tool_calls=[call], reasoning="hm")
     )
     (turn,) = await turns(store)
     assert spoken(turn) == [("system", "10"), ("user", "30"), ("assistant", "four")]
@@ -70,8 +63,8 @@ async def test_messages_are_where_the_commit_said(store: Running) -> None:
 
 
 async def test_what_has_no_places_is_shown_as_it_is_rendered(store: Running) -> None:
-    await commit(store, [10, 4], record=said("four"))
-    await commit(store, [11, 12], generated_tokens=1, record=said("x", ("user", 99, 0)))  # a place that is not there
+    await store.commit([10, 4], record=said("four"))
+    await store.commit([11, 12], generated_tokens=1, record=said("x", ("user", 99, 0)))  # a place that is not there
     assert [spoken(turn) for turn in await turns(store)] == [
         [("", "10"), ("assistant", "four")],
         [("", "11"), ("assistant", "x")],
@@ -88,22 +81,22 @@ async def test_what_has_no_places_is_shown_as_it_is_rendered(store: Running) -> 
     ],
 )
 async def test_what_a_trim_left_is_cut(store: Running, keep: int, left: list[tuple[str, str]]) -> None:
-    await commit(store, [10, 20, 3], record=said("three", ("user", 4, 0)))
+    await store.commit([10, 20, 3], record=said("three", ("user", 4, 0)))
     places = (("user", 5, 1), ("system", 1, 0))
-    await commit(store, [11, 21, 5, 6, 7], record=said("six seven", *places), generated_tokens=2)
-    await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=keep))
+    await store.commit([11, 21, 5, 6, 7], record=said("six seven", *places), generated_tokens=2)
+    await store.trim(keep)
     for known in (True, False):  # the second time, nothing else has the rest any more
         whole, rest = await turns(store)
         assert not whole.cut and spoken(whole) == [("user", "1020"), ("assistant", "three")]
         assert rest.cut and spoken(rest) == (left if known else [("", rest.text.decode())])
         assert (rest.tokens, rest.generated_tokens) == (keep - 3, int(known and keep == 7))
         for kept in (await store.agents.ListSnapshots(agent_pb2.ListSnapshotsRequest(key=kv.key()))).snapshots:
-            await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key(), name=kept.name))
+            await store.forget(kept.name)
 
 
 async def test_a_fork_has_what_its_parent_was_told_even_when_that_is_gone(store: Running) -> None:
-    await commit(store, [10, 4], request_id="r", record=said("four", ("user", 2, 0)))
-    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork"))
+    await store.commit([10, 4], request_id="r", record=said("four", ("user", 2, 0)))
+    await store.fork("fork")
     assert spoken((await turns(store, "fork"))[0]) == [("user", "10"), ("assistant", "four")]
     await store.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=kv.key()))
     (turn,) = await turns(store, "fork")
@@ -119,8 +112,8 @@ async def test_what_a_turn_reported_is_kept_with_it(store: Running) -> None:
     )
     finished.timings.time_to_first_token.FromMilliseconds(120)
     record = pb.TurnRecord(started=inference_pb2.Started(cache=cache), finished=finished)
-    await commit(store, [10, 4])
-    await commit(store, [11, 4], record=record)
+    await store.commit([10, 4])
+    await store.commit([11, 4], record=record)
     for text in (False, True):
         unknown, told = await turns(store, include_text=text)
         assert not unknown.HasField("report")
@@ -131,7 +124,7 @@ async def test_what_a_turn_reported_is_kept_with_it(store: Running) -> None:
 async def test_a_page_ends_where_its_texts_are_long(store: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "MAX_PAGE_BYTES", 9)
     for _ in range(4):
-        await commit(store, [1000, 2], record=said(""))
+        await store.commit([1000, 2], record=said(""))
     request = agent_pb2.ListTurnsRequest(key=kv.key(), include_text=True)
     assert len((await store.agents.ListTurns(request)).turns) == 1, "two would be ten bytes"
     assert len(await turns(store)) == 4
@@ -141,12 +134,9 @@ async def test_a_page_ends_where_its_texts_are_long(store: Running, monkeypatch:
 
 
 async def test_who_is_not_there_has_no_turns(store: Running) -> None:
-    await commit(store, [1])
+    await store.commit([1])
     for key in (kv.key("eve"), kv.key(namespace="other"), kv.key(model="other")):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.agents.ListTurns(agent_pb2.ListTurnsRequest(key=key))
-        assert code(error) is grpc.StatusCode.NOT_FOUND
-    for fields in ({"page_size": 0}, {"page_token": "x"}):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.agents.ListTurns(agent_pb2.ListTurnsRequest(key=kv.key(), **fields))  # type: ignore[arg-type]
-        assert field_of(error) == next(iter(fields))
+        await fails(store.agents.ListTurns(agent_pb2.ListTurnsRequest(key=key)), "NOT_FOUND")
+    for field, value in (("page_size", 0), ("page_token", "x")):
+        request = agent_pb2.ListTurnsRequest(key=kv.key(), **{field: value})  # type: ignore[arg-type]
+        assert await wrong_field(store.agents.ListTurns(request)) == field

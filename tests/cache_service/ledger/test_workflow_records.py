@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agentmem import validation
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.offline.check import check
 from cache_service.offline.recover import recover
-from tests.cache_service.conftest import Running, code, field_of, running
+from tests.cache_service.conftest import Running, fails, running, wrong_field
 from tests.cache_service.invariants import holds
 from tests.cache_service.ledger.test_erasure import hasty
 
@@ -62,9 +61,7 @@ async def test_another_namespaces_record_is_not_found(store: Running) -> None:
         store.cache.GetWorkflowRecord(get(namespace="m")),
         store.cache.DeleteWorkflowRecord(delete(namespace="m")),
     ):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call
-        assert code(error) is grpc.StatusCode.NOT_FOUND
+        await fails(call, "NOT_FOUND")
     assert (await store.cache.GetWorkflowRecord(get())).record.version == 1
 
 
@@ -79,9 +76,7 @@ async def test_what_is_as_large_as_it_may_be_is_kept_and_what_is_larger_refused(
     await store.cache.PutWorkflowRecord(whole)
     larger = put("w", 1)
     setattr(larger.record, field, b"x" * (limit + 1))
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.PutWorkflowRecord(larger)
-    assert field_of(error) == f"record.{field}"
+    assert await wrong_field(store.cache.PutWorkflowRecord(larger)) == f"record.{field}"
     assert getattr((await store.cache.GetWorkflowRecord(get())).record, field) == b"x" * limit
 
 
@@ -97,9 +92,8 @@ async def test_lists_are_newest_first_and_tell_no_payload(store: Running) -> Non
         ("c", 2, b"changed", b""),
     ]
     for bad in ("W10=", "WyItMSJd", "WyLCsiJd", "x"):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.cache.ListWorkflowRecords(pb.ListWorkflowRecordsRequest(namespace="n", page_token=bad))
-        assert field_of(error) == "page_token"
+        request = pb.ListWorkflowRecordsRequest(namespace="n", page_token=bad)
+        assert await wrong_field(store.cache.ListWorkflowRecords(request)) == "page_token"
 
 
 async def test_pages_of_many_records_while_some_come_and_go(store: Running) -> None:
@@ -125,9 +119,7 @@ async def test_a_deleted_record_is_gone_from_the_files(store: Running) -> None:
     assert holds(store.data, SECRET)
     await store.cache.DeleteWorkflowRecord(delete("w", 3))
     assert holds(store.data, SECRET) == []
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.DeleteWorkflowRecord(delete("w", 3))
-    assert code(error) is grpc.StatusCode.NOT_FOUND
+    await fails(store.cache.DeleteWorkflowRecord(delete("w", 3)), "NOT_FOUND")
     assert (await store.cache.PutWorkflowRecord(put("w"))).version == 1
     assert [len(page) for page in await listed(store)] == [4]
 
@@ -156,9 +148,7 @@ async def test_what_is_no_put(store: Running) -> None:
         (put("w", events=[b"x" * 1024] * (validation.MAX_RECORD_BYTES // 1024 + 1)), "events"),
         (put("v", 1, None, events=[b"xy"]), "events"),
     ):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.cache.PutWorkflowRecord(request)
-        assert field_of(error) == field
+        assert await wrong_field(store.cache.PutWorkflowRecord(request)) == field
     await store.cache.PutWorkflowRecord(put("v", 1, None, events=[b"x"]))
 
 
@@ -185,9 +175,7 @@ async def test_a_torn_record_is_not_served_and_may_be_deleted(data: Path) -> Non
     assert recovered.workflow_records == 1 and recovered.damaged == ["workflow_records"]
     assert check(data.with_name("new")).is_clean
     async with running(data) as store:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.cache.GetWorkflowRecord(get())
-        assert code(error) is grpc.StatusCode.DATA_LOSS and "workflow 'w'" in (error.value.details() or "")
+        assert "workflow 'w'" in await fails(store.cache.GetWorkflowRecord(get()), "DATA_LOSS")
         assert (await store.cache.GetWorkflowRecord(get("v"))).record.version == 1
         await store.cache.DeleteWorkflowRecord(delete())
     assert check(data).is_clean

@@ -21,25 +21,25 @@ def written(store: Running) -> int:
 async def test_a_disk_with_room_is_not_written_to(store: Running) -> None:
     before = written(store)
     for _ in range(3):
-        assert await store.store._ledger.writability.problem() == ""
+        assert await store.store.ledger.writability.problem() == ""
     assert written(store) == before
 
 
 async def test_a_full_disk_is_told_without_writing(store: Running) -> None:
     before = written(store)
-    store.store._ledger.writability.free = lambda: LEAST_FREE - 1
-    assert "disk is full: 4095 KiB are free" in await store.store._ledger.writability.problem()
+    store.store.ledger.writability.free = lambda: LEAST_FREE - 1
+    assert "disk is full: 4095 KiB are free" in await store.store.ledger.writability.problem()
     assert written(store) == before
-    store.store._ledger.writability.free = lambda: PROBED_FREE
-    assert await store.store._ledger.writability.problem() == ""
+    store.store.ledger.writability.free = lambda: PROBED_FREE
+    assert await store.store.ledger.writability.problem() == ""
 
 
 async def test_a_disk_that_is_nearly_full_is_tried_now_and_then(store: Running) -> None:
     await store.cache.CommitTurn(kv.turn([1]))
     before = written(store)
-    store.store._ledger.writability.free = lambda: PROBED_FREE - 1
+    store.store.ledger.writability.free = lambda: PROBED_FREE - 1
     for _ in range(5):
-        assert await store.store._ledger.writability.problem() == ""
+        assert await store.store.ledger.writability.problem() == ""
     assert 0 < written(store) - before <= 4 * 4200, "one row, once"
 
 
@@ -49,7 +49,7 @@ async def test_a_disk_that_is_nearly_full_is_tried_now_and_then(store: Running) 
 async def test_what_has_failed_is_tried_again(store: Running, failure: Failure, tries: bool) -> None:
     before = written(store)
     store.store._database.on_failure(failure)
-    assert await store.store._ledger.writability.problem() == ""
+    assert await store.store.ledger.writability.problem() == ""
     assert (written(store) > before) == tries
     assert store.metric("agentmem_ledger_failures_total", reason=failure) == 1
 
@@ -62,11 +62,11 @@ from tests.cache_service.conftest import running
 async def main():
     data = Path(sys.argv[1]) / "d"
     async with running(data) as store:
-        print(await store.store._ledger.writability.problem() or "fine")
+        print(await store.store.ledger.writability.problem() or "fine")
         (data.parent / "hog").write_bytes(bytes(57 << 20))
-        print(await store.store._ledger.writability.problem() or "fine")
+        print(await store.store.ledger.writability.problem() or "fine")
         (data.parent / "hog").unlink()
-        print(await store.store._ledger.writability.problem() or "fine")
+        print(await store.store.ledger.writability.problem() or "fine")
 
 asyncio.run(main())
 """

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agentmem.kv import blockfile
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 
 from .. import kv
 from ..conftest import Running, running
@@ -75,42 +75,33 @@ async def fill_branches(data: Path) -> None:
     async with running(data) as store:
         gone = (await store.cache.CommitTurn(kv.turn(EVE, agent=kv.key("gone"), request_id="r"))).version
         await publish(store, EVE, gone, "gone")
-        await fork(store, "gone", "cut", keep_tokens=300)
-        await fork(store, "gone", "none", keep_tokens=0)
+        await store.fork("cut", "gone", keep_tokens=300)
+        await store.fork("none", "gone", keep_tokens=0)
         first = (await store.cache.CommitTurn(kv.turn(ADA[:300]))).version
         await publish(store, ADA[:300], first, "ada")
         second = (await store.cache.CommitTurn(kv.turn(ADA[300:], first, keep=300))).version
         await publish(store, ADA, second, "ada")
-        await snapshot(store, "ada", "mine")
-        await fork(store, "ada", "eve")
+        await store.snapshot("mine")
+        await store.fork("eve")
         await store.cache.CommitTurn(kv.turn([5], second, keep=290))  # a branch that is pushed out by what follows
-        await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine"))
+        await store.restore("mine")
         for keep in (600, 550, 530, 520, 513, 290):
-            await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=keep))
-        await store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine"))
-        third = await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(), keep_tokens=400))
-        await store.cache.CommitTurn(kv.turn([6, 7], third.agent.version, keep=256))
-        eve = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("eve")))).agent.version
+            await store.trim(keep)
+        await store.restore("mine")
+        third = await store.trim(400)
+        await store.cache.CommitTurn(kv.turn([6, 7], third.version, keep=256))
+        eve = (await store.agent("eve")).version
         await store.cache.CommitTurn(kv.turn([], eve, keep=len(ADA), agent=kv.key("eve")))
         for name in ("idle", "bob"):
             tokens = [*range(1, 400), len(name)]
             version = (await store.cache.CommitTurn(kv.turn(tokens, agent=kv.key(name)))).version
             await publish(store, tokens, version, name)
-        await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key("idle"), tier=types_pb2.TIER_WARM))
+        await store.evict("idle")
         await store.delete(kv.key("gone"))
-        cut = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("cut")))).agent.version
+        cut = (await store.agent("cut")).version
         await store.cache.CommitTurn(kv.turn([8, 9], cut, keep=300, agent=kv.key("cut")))
-        none = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("none")))).agent.version
+        none = (await store.agent("none")).version
         await store.cache.CommitTurn(kv.turn([8, 9], none, agent=kv.key("none"), tokenizer_hash="other"))
-
-
-async def fork(store: Running, agent: str, new: str, keep_tokens: int | None = None) -> None:
-    request = agent_pb2.ForkAgentRequest(key=kv.key(agent), new_agent_id=new, keep_tokens=keep_tokens)
-    await store.agents.ForkAgent(request)
-
-
-async def snapshot(store: Running, agent: str, name: str) -> None:
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(agent), name=name))
 
 
 def block(data: Path, tokens: list[int], index: int) -> Path:

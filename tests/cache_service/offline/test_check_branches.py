@@ -1,4 +1,4 @@
-"""`agentmem store check` where there are forks, snapshots, cuts and evictions: clean, and every fault is found."""
+"""`agentmem store check` of forks, snapshots, cuts and evictions, of a warm.db of no use, and of objects."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from agentmem.v1 import agent_pb2
 from cache_service.ledger import segments
 from cache_service.offline.check import check
-
-from .. import kv
-from ..conftest import Running, running
-from .directory import ADA, block, change, everything, fill_branches, flip, ledgers, query
+from cache_service.offline.commands import main
+from cache_service.offline.findings import CannotCheck
+from cache_service.offline.usage import usage
+from tests.cache_service.conftest import running
+from tests.cache_service.offline.directory import ADA, block, change, everything, fill_branches, flip, ledgers, query
+from tests.cache_service.test_lost_warm_database import LOST
 
 
 @pytest.fixture
 async def branched(data: Path) -> Path:
     await fill_branches(data)
     return data
-
-
-async def tokens(store: Running, agent: str) -> int:
-    return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent.tokens
 
 
 async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: Path) -> None:
@@ -38,7 +36,7 @@ async def test_what_forks_snapshots_cuts_and_evictions_leave_is_clean(branched: 
     assert everything(branched) == before
     assert check(branched, repair=True).mended == []
     async with running(branched) as store:
-        assert [await tokens(store, name) for name in ("ada", "eve", "cut", "none")] == [258, len(ADA), 302, 2]
+        assert [(await store.agent(name)).tokens for name in ("ada", "eve", "cut", "none")] == [258, len(ADA), 302, 2]
 
 
 SNAPSHOT_FAULTS = {
@@ -103,7 +101,7 @@ async def test_what_is_counted_or_left_over_is_mended(branched: Path, fault: str
     assert check(branched).findings == []
     assert query(branched, "SELECT * FROM agents ORDER BY uid") == agents
     async with running(branched) as store:
-        assert await tokens(store, "ada") == 258
+        assert (await store.agent("ada")).tokens == 258
     assert b"secret" not in (branched / "store.db").read_bytes()
 
 
@@ -114,3 +112,40 @@ async def test_a_file_that_only_a_snapshot_refers_to_is_named_with_its_agent(bra
     (finding,) = check(branched, repair=True).findings
     assert finding.what == "digest" and finding.agents == ("default/ada/demo",)
     assert check(branched).is_clean
+
+
+def files(data: Path) -> dict[str, bytes]:
+    return {name: content for name, (_, content) in everything(data).items() if name.endswith(".safetensors")}
+
+
+@pytest.mark.parametrize("fault", LOST)
+async def test_a_warm_db_of_no_use_is_named(branched: Path, fault: str) -> None:
+    LOST[fault](branched)
+    damaged = everything(branched)
+    (finding,) = check(branched).findings
+    assert finding.what == "warm" and finding.where == "warm.db" and finding.problem and not finding.mendable
+    assert check(branched, repair=True).mended == []
+    assert everything(branched) == damaged, "looking changes nothing"
+
+
+@pytest.mark.parametrize("fault", ["missing", "empty", "of a newer version"])
+async def test_du_says_what_to_do(branched: Path, fault: str) -> None:
+    LOST[fault](branched)
+    with pytest.raises(CannotCheck, match=r"warm\.db is .*; start the store once"):
+        usage(branched)
+    assert CliRunner().invoke(main, ["du", str(branched)]).exit_code == 2
+
+
+async def test_an_object_of_nobody_is_let_go(branched: Path) -> None:
+    before, kept = files(branched), ledgers(branched)
+    change(
+        branched,
+        "INSERT INTO objects SELECT kind, chain_hash, namespace, agent_id, model_id, fingerprint, parent, first_token,"
+        " token_count, size_bytes, digest, 1, '', '' FROM files LIMIT 1",
+    )
+    (finding,) = check(branched).findings
+    assert finding.what == "object" and finding.mendable
+    assert check(branched, repair=True).is_clean
+    assert check(branched).findings == []
+    assert files(branched) == before and ledgers(branched) == kept
+    assert query(branched, "SELECT count(*) FROM object_deletions") == [(1,)]

@@ -25,11 +25,10 @@ from cache_service.offline.commands import main
 from cache_service.offline.findings import CannotCheck
 from cache_service.offline.recover import recover
 from cache_service.offline.states import RecoveredAgent
-from cache_service.offline.transfer import salvaged
 from tests import scratch
 
 from .. import kv
-from ..conftest import Running, running
+from ..conftest import running
 from .directory import (
     ADA,
     block,
@@ -53,12 +52,6 @@ HELD = "SELECT DISTINCT uid, kind, chain_hash FROM held ORDER BY 1, 2, 3"
 
 def new(data: Path) -> Path:
     return data.with_name("new")
-
-
-async def ledger(store: Running, agent: str) -> list[int]:
-    found = (await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))).ledger
-    assert found.text == b"".join(str(token).encode() for token in found.token_ids)
-    return list(found.token_ids)
 
 
 async def fill_many(data: Path) -> dict[str, list[int]]:
@@ -108,13 +101,13 @@ async def serves(root: Path, told: dict[str, list[int]], agents: list[RecoveredA
             name = agent.key.agent_id
             if agent.state == "gone":
                 continue
-            tokens = await ledger(store, name)
+            tokens = await store.tokens(name)
             assert tokens == told[name][: len(tokens)] and len(tokens) == agent.tokens
             assert agent.state == "in part" or tokens == told[name]
-            described = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(name)))).agent
+            described = await store.agent(name)
             assert described.turns == agent.turns and described.blocks >= agent.tokens // 256
             await store.cache.CommitTurn(kv.turn([7], described.version, len(tokens), kv.key(name)))
-            assert await ledger(store, name) == [*tokens, 7]
+            assert await store.tokens(name) == [*tokens, 7]
     assert {finding.what for finding in check(root).findings} == set()
 
 
@@ -153,23 +146,7 @@ async def test_a_whole_directory_is_copied_whole(data: Path) -> None:
     async with running(new(data)) as store:
         request = agent_pb2.RestoreSnapshotRequest(key=kv.key(), name="mine")
         assert (await store.agents.RestoreSnapshot(request)).agent.blocks == 3
-        assert await ledger(store, "ada") == ADA
-
-
-@pytest.mark.slow
-async def test_a_leaf_of_ledgers_costs_the_turns_on_it_and_what_follows_them(
-    data: Path, told: dict[str, list[int]]
-) -> None:
-    leaves = pages_of(data, "segments", "leaf")
-    assert len(leaves) > 10
-    zero_page(data / "store.db", leaves[len(leaves) // 2])
-    before = everything(data)
-    found = recover(data, new(data))
-    assert everything(data) == before and found.damaged == ["segments"] and not found.is_whole
-    states = [agent.state for agent in found.agents]
-    assert len(states) == AGENTS and states.count("whole") >= AGENTS - 3 and set(states) <= {"whole", "in part", "gone"}
-    assert states.count("whole") < AGENTS and found.workflow_records == 50
-    await serves(new(data), told, found.agents)
+        assert await store.tokens("ada") == ADA
 
 
 async def test_a_damaged_tail_of_a_row_costs_that_turn(data: Path, told: dict[str, list[int]]) -> None:
@@ -209,6 +186,20 @@ async def test_agents_whose_rows_are_lost_are_named(data: Path, told: dict[str, 
         connection.execute("SELECT * FROM agents NOT INDEXED").fetchall()
 
 
+async def test_an_older_schemas_rows_get_the_defaults_of_new_columns(
+    data: Path, told: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = "; ".join(
+        f"ALTER TABLE {table} ADD COLUMN more INTEGER NOT NULL DEFAULT 7" for table in ("agents", "segments")
+    )
+    monkeypatch.setattr(schema, "SCRIPTS", (*schema.SCRIPTS, f"{added};"))
+    zero_page(data / "store.db", pages_of(data, "segments", "leaf")[0])
+    found = recover(data, new(data))
+    assert [agent.state for agent in found.agents].count("whole") >= AGENTS - 2
+    assert {row[0] for row in query(new(data), "SELECT more FROM agents UNION SELECT more FROM segments")} == {7}
+    await serves(new(data), told, found.agents)
+
+
 @pytest.mark.parametrize("table", ["turns", "files", "workflow_parts"])
 async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[str, list[int]], table: str) -> None:
     leaves = pages_of(data, table, "leaf")
@@ -219,7 +210,7 @@ async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[
     assert found.workflow_records == 50 or table == "workflow_parts"
     async with running(new(data)) as store:
         for name, tokens in told.items():
-            assert await ledger(store, name) == tokens
+            assert await store.tokens(name) == tokens
     assert check(new(data)).findings == []
 
 
@@ -313,22 +304,6 @@ async def test_the_command_tells_people_and_machines(data: Path) -> None:
     assert (ada["state"], ada["tokens"], ada["had_tokens"]) == ("in part", 200, 612)
     result = CliRunner().invoke(main, ["recover", str(data), str(data.with_name("third"))])
     assert "in part  default/ada/demo: up to turn 0 of 1, 200 of 612 tokens" in result.output
-
-
-def test_rows_around_damage_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, y INTEGER, x BLOB)")
-        connection.execute("CREATE INDEX t_by_y ON t (y)")
-        for number in (*range(1, 400), *range(10_000, 10_200), 10**15):
-            connection.execute("INSERT INTO t VALUES (?, 1, zeroblob(200))", (number,))
-    leaves = pages_of(tmp_path, "t", "leaf")
-    for at in (0, 3, 4, 9, -1):
-        zero_page(path, leaves[at])
-    with closing(sqlite3.connect(path)) as connection:
-        rows = [*salvaged(connection, "t", ["id"])]
-    found, lost = [row[0] for row in rows if row is not None], 5 * 19
-    assert None in rows and found == sorted(set(found)) and len(found) >= 600 - lost
 
 
 @pytest.mark.slow("1")

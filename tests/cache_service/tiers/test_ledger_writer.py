@@ -6,19 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 import pytest
 
-from agentmem.errors import ResourceExhausted, from_rpc
+from agentmem.errors import ResourceExhausted
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.quotas import RETRY_SECONDS, Quotas
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, running
+from tests.cache_service.conftest import Running, fails, refused, running
 from tests.cache_service.ledger.test_workflow_records import put
-from tests.cache_service.test_warm_quotas import LEDGER, hold, speak, taken, there
-from tests.cache_service.tiers.test_warm import FILE, evictions, pin
+from tests.cache_service.test_warm_quotas import LEDGER, taken
+from tests.cache_service.tiers.test_warm import FILE, evictions, hold, pin, speak, there
 
 QUOTA = 3 * FILE
 
@@ -37,11 +36,9 @@ async def say(
     return (await store.cache.CommitTurn(kv.turn(tokens, base, agent=kv.key(agent), **fields))).version
 
 
-async def refused(store: Running, agent: str, size: int, base: types_pb2.AgentVersion | None = None) -> str:
+async def no_room(store: Running, agent: str, size: int, base: types_pb2.AgentVersion | None = None) -> str:
     before = taken(store)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await say(store, agent, size, base)
-    problem = from_rpc(error.value)
+    problem = await refused(say(store, agent, size, base))
     assert isinstance(problem, ResourceExhausted) and problem.retry_after == RETRY_SECONDS
     assert taken(store) == before
     return problem.message
@@ -54,10 +51,10 @@ async def settled(store: Running) -> None:
 async def test_a_turn_without_room_changes_nothing_until_somebody_is_deleted(store: Running) -> None:
     first = await say(store, "a", QUOTA // 2)
     await say(store, "b", QUOTA // 3)
-    told = await refused(store, "a", QUOTA // 3, first)
+    told = await no_room(store, "a", QUOTA // 3, first)
     assert "delete agents or workflow runs, or raise the quota" in told and "'default'" in told
-    await refused(store, "c", QUOTA // 3)
-    opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))
+    await no_room(store, "c", QUOTA // 3)
+    opened = await store.open("a")
     assert opened.version == first and len(opened.ledger.token_ids) == QUOTA // 2 // LEDGER
     await store.delete(kv.key("b"))
     assert (await say(store, "a", QUOTA // 3, first)).version == 2
@@ -65,7 +62,7 @@ async def test_a_turn_without_room_changes_nothing_until_somebody_is_deleted(sto
 
 async def test_another_namespace_has_room_of_its_own(store: Running) -> None:
     await say(store, "a", QUOTA - LEDGER)
-    await refused(store, "b", 5 * LEDGER)
+    await no_room(store, "b", 5 * LEDGER)
     turn = kv.turn([1] * 5, agent=kv.key("b", namespace="other"))
     assert (await store.cache.CommitTurn(turn)).version.version == 1
 
@@ -80,7 +77,7 @@ async def test_kv_makes_room_for_a_ledger_after_the_commit(store: Running) -> No
     await say(store, "c", FILE, version)
     await settled(store)
     assert (await there(store, 0, 1), taken(store).kv) == ([], 0)
-    assert len((await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).ledger.token_ids) == 1
+    assert len((await store.open("b")).ledger.token_ids) == 1
 
 
 async def test_an_agents_own_kv_makes_room_for_its_ledger(store: Running) -> None:
@@ -88,15 +85,13 @@ async def test_an_agents_own_kv_makes_room_for_its_ledger(store: Running) -> Non
     version = await say(store, "a", 2 * FILE, version)
     await settled(store)
     assert await there(store, 0, 1) == []
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hold(store, "a", [0, 1], version)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await fails(hold(store, "a", [0, 1], version), "RESOURCE_EXHAUSTED")
 
 
 async def test_pinned_kv_makes_no_room(store: Running) -> None:
     await speak(store, "a", [0, 1])
     await pin(store, "a")
-    assert "belong to pinned agents" in await refused(store, "b", FILE + 100)
+    assert "belong to pinned agents" in await no_room(store, "b", FILE + 100)
     await pin(store, "a", pinned=False)
     await say(store, "b", FILE + 100)
 
@@ -123,11 +118,11 @@ async def test_a_quota_that_was_lowered_leaves_what_is_there(data: Path) -> None
         await say(store, "a", 20 * LEDGER)
         version = await say(store, "b", 20 * LEDGER)
     async with running(data, quotas=Quotas(10 * LEDGER)) as store:
-        await refused(store, "b", LEDGER, version)
-        await store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key("b"), keep_tokens=1))
-        await store.agents.DeleteSnapshot(agent_pb2.DeleteSnapshotRequest(key=kv.key("b"), name="auto-1"))
+        await no_room(store, "b", LEDGER, version)
+        await store.trim(1, "b")
+        await store.forget("auto-1", "b")
         await store.delete(kv.key("a"))
-        opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))
+        opened = await store.open("b")
         assert (await say(store, "b", LEDGER, opened.version)).version == 3
 
 
@@ -135,16 +130,13 @@ async def test_workflow_records_are_a_namespaces_too(store: Running) -> None:
     await store.cache.PutWorkflowRecord(put("w", payload=b"x" * 100))
     assert taken(store, "n").ledger == 100
     for request in (put("w", 1, b"x" * (QUOTA + 1)), put("v", payload=b"x" * (QUOTA - 99))):
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await store.cache.PutWorkflowRecord(request)
-        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await fails(store.cache.PutWorkflowRecord(request), "RESOURCE_EXHAUSTED")
     assert (await store.cache.PutWorkflowRecord(put("w", 1, b"y", summary=b"two"))).version == 2
     assert taken(store, "n").ledger == 4
     full = put("v", payload=b"x" * (QUOTA - 4))
     full.record.summary = b"1"
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await store.cache.PutWorkflowRecord(full)
-    assert "delete agents or workflow runs" in (error.value.details() or "")
+    told = await fails(store.cache.PutWorkflowRecord(full), "RESOURCE_EXHAUSTED")
+    assert "delete agents or workflow runs" in told
     await store.cache.DeleteWorkflowRecord(pb.DeleteWorkflowRecordRequest(namespace="n", workflow_id="w", version=2))
     assert taken(store, "n").ledger == 0
     await store.cache.PutWorkflowRecord(full)

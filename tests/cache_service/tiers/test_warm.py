@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 
+from agentmem.errors import ResourceExhausted
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from agentmem.validation import AgentKey
-from cache_service.tiers.limits import DiskLimits, FixedLimits
+from cache_service.tiers.limits import GIB, DiskLimits, FixedLimits, Reason
 from tests.cache_service import kv
-from tests.cache_service.conftest import Running, code, running
-from tests.cache_service.tiers.test_blocks import BLOCK, found, name, on_disk, publish, stage
+from tests.cache_service.conftest import Running, fails, refused, running
+from tests.cache_service.tiers import test_blocks
+from tests.cache_service.tiers.test_blocks import BLOCK, add, found, name, on_disk, stage
 
 FILE = len(kv.content(kv.header([0, 0])))
 """Bytes of a file of two tokens."""
@@ -48,11 +50,7 @@ async def speak(
 async def hold(
     store: Running, agent: str, blocks: Sequence[int], version: types_pb2.AgentVersion, namespace: str = "default"
 ) -> None:
-    headers = {header.chain_hash: header for header in (kv.header([n, 0], namespace) for n in blocks)}
-    names = list(map(name, headers.values()))
-    staged = await stage(store, *names, namespace=namespace)
-    files = [kv.write(file, headers[file.chain_hash]) for file in staged]
-    await publish(store, files, version, names, kv.key(agent, namespace))
+    await test_blocks.hold(store, [kv.header([n, 0], namespace) for n in blocks], version, kv.key(agent, namespace))
 
 
 async def there(store: Running, *blocks: int, namespace: str = "default") -> list[int]:
@@ -89,12 +87,12 @@ def evictions(store: Running, reason: str) -> float | None:
 async def test_who_was_idle_longest_goes_first_and_keeps_the_ledger(small: Running) -> None:
     for number, agent in enumerate("abcd"):
         await speak(small, agent, [2 * number, 2 * number + 1])
-    await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("a")))  # a is used, so b is the idlest
+    await small.open("a")  # a is used, so b is the idlest
     await speak(small, "e", [8, 9])
     assert await there(small, *range(10)) == [0, 1, 6, 7, 8, 9]
     assert [agent for agent in "abcde" if await evicted(small, agent)] == ["b", "c"]
     assert evictions(small, "capacity") == 2
-    opened = await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))
+    opened = await small.open("b")
     assert list(opened.ledger.token_ids) == [1]
     assert small.metric("agentmem_cache_disk_limit_bytes") == LIMIT
 
@@ -102,8 +100,7 @@ async def test_who_was_idle_longest_goes_first_and_keeps_the_ledger(small: Runni
 async def test_what_nobody_ever_had_goes_before_anybody(small: Running) -> None:
     await speak(small, "a", [0, 1])
     for number in (98, 99):
-        header = kv.header([number, 0])
-        await publish(small, [kv.write(file, header) for file in await stage(small, name(header))])
+        await add(small, [number, 0])
     await speak(small, "b", [2, 3])
     await speak(small, "c", [4, 5, 6, 7])
     assert await there(small, 98, 99) == []
@@ -121,13 +118,8 @@ async def test_pinned_agents_stay_and_then_there_is_no_room(small: Running) -> N
     version = (await small.cache.CommitTurn(kv.turn([1], agent=kv.key("d")))).version
     await hold(small, "d", [11], version)
     await pin(small, "d")
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await hold(small, "d", [11, 12], version)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "belong to pinned agents" in (error.value.details() or "")
-    retry = error_details_pb2.RetryInfo()
-    status = rpc_status.from_call(error.value)
-    assert status is not None and any(detail.Unpack(retry) for detail in status.details)
+    error = await refused(hold(small, "d", [11, 12], version))
+    assert isinstance(error, ResourceExhausted) and error.retry_after and "belong to pinned agents" in error.message
     assert await stage(small, name(kv.header([0, 0]))) == [], "what exists needs no room"
     await pin(small, "a", pinned=False)
     await hold(small, "d", [11, 12], version)
@@ -136,9 +128,7 @@ async def test_pinned_agents_stay_and_then_there_is_no_room(small: Running) -> N
 
 async def test_a_state_that_is_too_large_by_itself_is_not_taken_and_harms_nobody(small: Running) -> None:
     await speak(small, "a", [0, 1])
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await speak(small, "b", range(10, 21))
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await fails(speak(small, "b", range(10, 21)), "RESOURCE_EXHAUSTED")
     assert await there(small, 0, 1, *range(10, 21)) == [0, 1]
     assert len(on_disk(small.data)) == 2
     assert evictions(small, "capacity") == 0
@@ -176,21 +166,6 @@ async def test_the_limit_holds_after_every_publication(small: Running, seed: int
     assert refused < 60
 
 
-async def test_the_count_is_right_after_a_restart(data: Path) -> None:
-    async with running(data) as store:
-        version = await speak(store, "a", [0, 1, 2])
-        await speak(store, "a", [0, 3], version)
-        used = bytes_on_disk(data)
-        assert store.store.warm.used() == used
-    path = next((data / "blocks").rglob("*.safetensors"))
-    path.unlink()
-    async with running(data) as store:
-        assert (
-            store.store.warm.used() == bytes_on_disk(data) == store.metric("agentmem_cache_disk_bytes", kind="blocks")
-        )
-        assert bytes_on_disk(data) < used
-
-
 async def test_a_limit_that_was_lowered_holds_after_the_first_upkeep(data: Path) -> None:
     async with running(data) as store:
         await speak(store, "a", [0, 1, 2])
@@ -216,26 +191,21 @@ async def test_the_disk_keeps_its_floor(data: Path) -> None:
         assert await there(store, *range(8)) == [0, 1, 2, 6, 7], "b was the idlest"
         assert evictions(store, "floor") == 1
         foreign = 8 * FILE
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await speak(store, "d", [8])
-        assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "--free-bytes-floor" in (error.value.details() or "")
+        assert "--free-bytes-floor" in await fails(speak(store, "d", [8]), "RESOURCE_EXHAUSTED")
         assert on_disk(data) == []
 
 
 async def test_a_file_that_is_refused_stays_with_a_snapshot_that_has_it(small: Running) -> None:
     """It was damaged, and is computed again by a publication that turns out too large."""
     first = await speak(small, "a", [0, 1])
-    await small.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("a"), name="one"))
+    await small.snapshot("one", "a")
     damaged = pb.QuarantineBlockRequest(namespace="default", name=name(kv.header([0, 0])), reason="digest")
     await small.cache.QuarantineBlock(damaged)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await speak(small, "a", range(20), first, keep=1)
-    assert code(error) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await fails(speak(small, "a", range(20), first, keep=1), "RESOURCE_EXHAUSTED")
     assert await there(small, *range(20)) == [0, 1]
     restore = agent_pb2.RestoreSnapshotRequest(key=kv.key("a"), name="one")
     await small.agents.RestoreSnapshot(restore)
-    assert (await small.agents.GetAgent(kv.get("a"))).agent.blocks == 2
+    assert (await small.agent("a")).blocks == 2
 
 
 async def test_hints_come_before_the_last_use(small: Running) -> None:
@@ -244,7 +214,7 @@ async def test_hints_come_before_the_last_use(small: Running) -> None:
     await hint(small, a=1, b=7, d=None)
     await speak(small, "e", [8, 9])
     assert await there(small, *range(10)) == [0, 1, 2, 3, 8, 9], "d will not speak again, and c said nothing of it"
-    version = (await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key("b")))).version
+    version = (await small.open("b")).version
     await speak(small, "b", [2, 3, 4, 5], version, ends_turn_hint=True)
     assert await there(small, *range(10)) == [0, 1, 2, 3, 4, 5, 8, 9]
     await speak(small, "f", [10, 11])
@@ -258,7 +228,7 @@ async def test_a_commit_that_is_no_turn_leaves_the_hint(small: Running) -> None:
     await hint(small, a=0)
     await speak(small, "a", [0, 1], version)
     for agent in "bcd":
-        await small.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+        await small.open(agent)
     await speak(small, "e", [8, 9])
     assert await there(small, *range(10)) == [0, 1, 6, 7, 8, 9], "a, who was used longest ago, speaks next"
 
@@ -291,3 +261,61 @@ async def test_who_was_used_last_goes_if_it_will_not_speak_again(small: Running)
     small.store.warm._limits = FixedLimits(LIMIT, 7 * FILE + FILE // 2, 7 * FILE + FILE // 2, 0)
     small.store.warm.enforce()
     assert await there(small, *range(8)) == [*range(7)], "and not a, who was used before"
+
+
+def used(data: Path) -> tuple[int, int]:
+    with closing(sqlite3.connect(data / "store.db")) as connection:
+        (agent,) = connection.execute("SELECT used FROM agents WHERE agent_id = 'ada'").fetchone()
+    with closing(sqlite3.connect(data / "warm.db")) as connection:
+        (file,) = connection.execute("SELECT used FROM files ORDER BY created").fetchone()
+    return agent, file
+
+
+def wal(data: Path) -> list[tuple[int, int]]:
+    found = [(data / f"{name}-wal").stat() for name in ("store.db", "warm.db")]
+    return [(each.st_size, each.st_mtime_ns) for each in found]
+
+
+async def test_opening_writes_nothing_and_the_next_commit_writes_the_use(store: Running) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    block = await add(store, [1], version)
+    before, written = used(store.data), wal(store.data)
+    await store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(), block_hashes=[block.chain_hash]))
+    assert wal(store.data) == written and used(store.data) == before
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
+    await add(store, [2])
+    after = used(store.data)
+    assert after[0] > before[0] and after[1] > before[1]
+
+
+async def test_to_peek_is_no_use(store: Running) -> None:
+    version = (await store.cache.CommitTurn(kv.turn([1]))).version
+    block = await add(store, [1], version)
+    before = used(store.data)
+    request = pb.OpenCacheRequest(key=kv.key(), block_hashes=[block.chain_hash], peek=True)
+    assert len((await store.cache.OpenCache(request)).files) == 1
+    await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))
+    assert used(store.data) == before
+
+
+LIMITS = FixedLimits(1000, 900, 700, 50)
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "excess"),
+    [
+        (900, 100, (0, Reason.CAPACITY)),
+        (901, 100, (201, Reason.CAPACITY)),
+        (10, 49, (1, Reason.FLOOR)),
+        (901, 0, (201, Reason.CAPACITY)),
+        (0, 0, (50, Reason.FLOOR)),
+    ],
+)
+def test_what_should_go(used: int, free: int, excess: tuple[int, Reason]) -> None:
+    assert LIMITS.excess(used, free) == excess
+
+
+def test_by_default_half_of_what_is_free_and_there() -> None:
+    assert DiskLimits().fixed(2 * GIB, 10 * GIB).warm_bytes == 6 * GIB
+    fixed = DiskLimits(1000, 5, 0.9, 0.5).fixed(0, 10)
+    assert fixed == FixedLimits(1000, 900, 500, 5)

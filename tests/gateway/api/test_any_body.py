@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.errors import AgentmemError
-from gateway.api.chat import ChatRequest, chat_exchange
-from gateway.api.completions import CompletionRequest, completion_exchange
 from gateway.api.errors import dialect_of
-from gateway.api.exchange import Incoming
-from gateway.api.messages import messages_exchange
-from gateway.api.messages_schema import MessagesRequest
-from gateway.api.responses import response_exchange
-from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import parse_body
 
-ENDPOINTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "/v1/chat/completions": (ChatRequest, chat_exchange, {"messages": [{"role": "user", "content": "hi"}]}),
-    "/v1/completions": (CompletionRequest, completion_exchange, {"prompt": "hi"}),
-    "/v1/responses": (ResponseRequest, response_exchange, {"input": "hi"}),
-    "/v1/messages": (
-        MessagesRequest,
-        messages_exchange,
-        {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5},
-    ),
-}
+from .dialects import DIALECTS, INCOMING, Dialect
+
 WORDS = [
     *("tool_use", "tool_result", "thinking", "redacted_thinking", "system", "id", "input", "tool_use_id", "data"),
     *("type", "role", "content", "text", "format", "schema", "name", "arguments", "call_id", "output", "summary"),
@@ -51,24 +35,23 @@ MESSAGE = st.fixed_dictionaries(
 ANY = VALUES | BLOCK | st.lists(MESSAGE, min_size=1, max_size=3)
 
 
-@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @given(st.data())
-def test_any_body(path: str, data: st.DataObject) -> None:
-    schema, translate, body = ENDPOINTS[path]
-    fields = st.sampled_from(sorted(schema.model_fields))
+def test_any_body(dialect: Dialect, data: st.DataObject) -> None:
+    fields = st.sampled_from(sorted(dialect.schema.model_fields))
     changed = data.draw(st.dictionaries(fields | st.text(max_size=5), ANY, max_size=3))
-    sent = json.dumps({"model": "m", **body, **changed}).encode()
+    sent = json.dumps({"model": "m", **dialect.body, **changed}).encode()
     refusal: AgentmemError | None = None
     try:
-        exchange = translate(parse_body(sent, schema), Incoming("ns", "", "f" * 32, 7))
+        exchange = dialect.translate(parse_body(sent, dialect.schema), INCOMING)
     except AgentmemError as error:
         refusal = error
-    if refusal is None:
-        assert exchange.turns
-        assert all(turn.SerializeToString() for turn in exchange.turns)
-        json.dumps(exchange.answer.body(), allow_nan=False).encode()
+    if refusal is not None:
+        assert refusal.http_status in (400, 404)
+        page = dialect_of(dialect.path, anthropic=False).body(refusal)["error"]
+        assert page["message"] and page["type"] == "invalid_request_error"
+        json.dumps(page, ensure_ascii=False).encode()
         return
-    assert refusal.http_status in (400, 404)
-    page = dialect_of(path, anthropic=False).body(refusal)["error"]
-    assert page["message"] and page["type"] == "invalid_request_error"
-    json.dumps(page, ensure_ascii=False).encode()
+    assert exchange.turns
+    assert all(turn.SerializeToString() for turn in exchange.turns)
+    json.dumps(exchange.answer.body(), allow_nan=False).encode()

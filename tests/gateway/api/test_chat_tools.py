@@ -7,23 +7,18 @@ import pytest
 
 from agentmem.conversations import chain_of, message_hashes
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.api.chat import ChatAnswer, ChatRequest, chat_exchange
-from gateway.api.exchange import Incoming
-from gateway.api.validation import parse_body
+from gateway.api.chat import ChatAnswer
 
 from ..scripted import delta, finished, started
+from . import dialects
 
 FUNCTION = {"name": "get_weather", "description": "How it is", "parameters": {"type": "object", "default": None}}
 TOOL = {"type": "function", "function": FUNCTION}
-USER = {"role": "user", "content": "hi"}
-
-
-def parse(**fields: Any) -> ChatRequest:
-    return parse_body(json.dumps({"model": "m", "messages": [USER], **fields}).encode(), ChatRequest)
+USER = dialects.USER
 
 
 def turn(**fields: Any) -> inference_pb2.GenerateRequest:
-    return chat_exchange(parse(**fields), Incoming("ns", "", "0f", 7)).turns[0]
+    return dialects.turn("chat", **fields)
 
 
 def tool(**fields: Any) -> dict[str, Any]:
@@ -63,36 +58,28 @@ def called(text: str, *calls: inference_pb2.ToolCall) -> inference_pb2.GenerateR
 END = finished(types_pb2.FINISH_REASON_TOOL_CALLS)
 
 
-def answer(choices: int = 1) -> ChatAnswer:
-    return ChatAnswer("chatcmpl-1", 7, "m", per_prompt=choices, logprobs=False)
+def message(*events: inference_pb2.GenerateResponse) -> Any:
+    whole = ChatAnswer("chatcmpl-1", 7, "m")
+    for event in (started(), *events, END):
+        whole.add(0, event)
+    (choice,) = whole.body()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    return choice["message"]
 
 
 def test_calls_in_a_completion() -> None:
-    whole = answer()
-    for event in (started(), called("I look.", call(1)), called("", call(2), call(3)), END):
-        whole.add(0, event)
-    choice = whole.body()["choices"][0]
     calls = [
         {"id": f"call_{n}", "type": "function", "function": {"name": f"f{n}", "arguments": f'{{"n": {n}}}'}}
         for n in (1, 2, 3)
     ]
-    assert choice["message"] == {"role": "assistant", "content": "I look.", "refusal": None, "tool_calls": calls}
-    assert choice["finish_reason"] == "tool_calls"
-
-
-def test_without_text_the_content_is_null() -> None:
-    whole = answer()
-    for event in (started(), called("", call(1)), END):
-        whole.add(0, event)
-    assert whole.body()["choices"][0]["message"]["content"] is None
+    said = message(called("I look.", call(1)), called("", call(2), call(3)))
+    assert said == {"role": "assistant", "content": "I look.", "refusal": None, "tool_calls": calls}
+    assert message(called("", call(1)))["content"] is None
 
 
 def test_the_answer_sent_back_is_the_conversation_that_the_worker_stores() -> None:
-    whole = answer()
-    for event in (started(), delta("I "), called("look.", call(1)), END):
-        whole.add(0, event)
-    message = whole.body()["choices"][0]["message"]
-    sent = turn(messages=[USER, message, {"role": "tool", "tool_call_id": "call_1", "content": "rain"}], tools=[TOOL])
+    said = message(delta("I "), called("look.", call(1)))
+    sent = turn(messages=[USER, said, {"role": "tool", "tool_call_id": "call_1", "content": "rain"}], tools=[TOOL])
     function = {"name": "f1", "arguments": '{"n": 1}'}
     calls = [{"id": "call_1", "type": "function", "function": function}]
     stored = message_hashes([USER, {"role": "assistant", "content": "I look.", "tool_calls": calls}], tools=[TOOL])

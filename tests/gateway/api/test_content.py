@@ -1,35 +1,23 @@
 """Content that is no text: words stand in its place, and the conversation goes on."""
 
-import json
 from typing import Any
 
 import pytest
 
-from gateway.api.chat import ChatRequest, chat_exchange
-from gateway.api.exchange import Exchange, Incoming
-from gateway.api.messages import messages_exchange
-from gateway.api.messages_schema import MessagesRequest
-from gateway.api.responses import response_exchange
-from gateway.api.responses_schema import ResponseRequest
-from gateway.api.validation import parse_body
+from gateway.api.exchange import Exchange
 
-INCOMING = Incoming("ns", "", "0f" * 16, 7)
+from . import dialects
+
 IMAGE = "[image left out: this model reads text only]"
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBOR"}}
 
 
 def chat(*messages: Any) -> Exchange:
-    body = json.dumps({"messages": messages}).encode()
-    return chat_exchange(parse_body(body, ChatRequest), INCOMING)
+    return dialects.exchange("chat", messages=messages)
 
 
 def claude(*messages: Any) -> Exchange:
-    body = json.dumps({"messages": messages, "max_tokens": 9}).encode()
-    return messages_exchange(parse_body(body, MessagesRequest), INCOMING)
-
-
-def response(*items: Any) -> Exchange:
-    return response_exchange(parse_body(json.dumps({"input": items}).encode(), ResponseRequest), INCOMING)
+    return dialects.exchange("messages", messages=messages)
 
 
 def said(exchange: Exchange) -> list[str]:
@@ -61,13 +49,16 @@ def test_images_in_results_of_claudes_tools() -> None:
 
 
 def test_images_in_responses() -> None:
-    exchange = response(
-        {
-            "role": "user",
-            "content": [{"type": "input_image", "image_url": "x"}, {"type": "input_file", "file_id": "f"}],
-        },
-        {"type": "function_call", "call_id": "c", "name": "view_image", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "x"}]},
+    exchange = dialects.exchange(
+        "responses",
+        input=[
+            {
+                "role": "user",
+                "content": [{"type": "input_image", "image_url": "x"}, {"type": "input_file", "file_id": "f"}],
+            },
+            {"type": "function_call", "call_id": "c", "name": "view_image", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "x"}]},
+        ],
     )
     file = "[file left out: this model reads text only]"
     assert said(exchange) == [f"{IMAGE}{file}", "", IMAGE]

@@ -44,36 +44,36 @@ def said(chat: types_pb2.Messages) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in chat.messages]
 
 
-def test_system_is_the_first_message() -> None:
-    assert said(translate(user("hi"), system="be nice")) == [("system", "be nice"), ("user", "hi")]
-    blocks = [text("be "), text("nice")]
-    assert said(translate(user("hi"), system=blocks)) == [("system", "be nice"), ("user", "hi")]
-    for nothing in ("", [], None):
-        assert said(translate(user("hi"), system=nothing)) == [("user", "hi")]
-    assert said(translate(user("hi"), {"role": "system", "content": "stop"})) == [("user", "hi"), ("system", "stop")]
-
-
 ACCOUNTING = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"
 """What Claude Code begins the system prompt with; its last number is another one in each request."""
+HI = ("user", "hi")
 
 
-def test_the_line_for_accounting_is_no_part_of_the_prompt() -> None:
-    told = [("system", "be nice"), ("user", "hi")]
-    assert said(translate(user("hi"), system=[text(ACCOUNTING), text("be nice")])) == told
-    assert said(translate(user("hi"), system=[text(f"{ACCOUNTING}\n"), text("be "), text("nice")])) == told
-    assert said(translate(user("hi"), system=f"{ACCOUNTING}\nbe nice")) == told
-    assert said(translate(user("hi"), system=[text(f"{ACCOUNTING}\n\nbe nice")])) == told
-    assert said(translate(user("hi"), system=ACCOUNTING)) == [("user", "hi")]
-    # Nobody else's words: neither further on, nor a user's.
-    assert said(translate(user(ACCOUNTING), system=f"be nice\n{ACCOUNTING}")) == [
-        ("system", f"be nice\n{ACCOUNTING}"),
-        ("user", ACCOUNTING),
-    ]
+@pytest.mark.parametrize(
+    ("system", "told"),
+    [
+        ("be nice", "be nice"),
+        ([text("be "), text("nice")], "be nice"),
+        ("", None),
+        ([], None),
+        (None, None),
+        ([text(ACCOUNTING), text("be nice")], "be nice"),
+        ([text(f"{ACCOUNTING}\n"), text("be "), text("nice")], "be nice"),
+        (f"{ACCOUNTING}\nbe nice", "be nice"),
+        ([text(f"{ACCOUNTING}\n\nbe nice")], "be nice"),
+        (ACCOUNTING, None),
+        (f"be nice\n{ACCOUNTING}", f"be nice\n{ACCOUNTING}"),
+    ],
+)
+def test_system_is_the_first_message_without_its_line_for_accounting(system: Any, told: str | None) -> None:
+    assert said(translate(user("hi"), system=system)) == [*([("system", told)] if told else []), HI]
 
 
 def test_one_role_is_one_turn() -> None:
     chat = translate(user("a"), user(text("b"), text("c")), assistant("d"), assistant(), assistant("e"), user("f"))
     assert said(chat) == [("user", "a\n\nbc"), ("assistant", "d\n\ne"), ("user", "f")]
+    assert said(translate(user("hi"), {"role": "system", "content": "stop"})) == [HI, ("system", "stop")]
+    assert said(translate(user(ACCOUNTING))) == [("user", ACCOUNTING)], "nobody else's words are taken for it"
 
 
 def test_calls_and_results() -> None:
@@ -83,13 +83,8 @@ def test_calls_and_results() -> None:
         user(result("one"), result("two", [text("4"), text("3")])),
         user("and now?"),
     )
-    assert said(chat) == [
-        ("user", "look"),
-        ("assistant", "I look"),
-        ("tool", "42"),
-        ("tool", "43"),
-        ("user", "and now?"),
-    ]
+    results = [("tool", "42"), ("tool", "43")]
+    assert said(chat) == [("user", "look"), ("assistant", "I look"), *results, ("user", "and now?")]
     assert json.loads(chat.messages[1].tool_calls_json) == [
         {"id": "id-one", "type": "function", "function": {"name": "one", "arguments": '{"x": "é"}'}},
         {"id": "id-two", "type": "function", "function": {"name": "two", "arguments": "{}"}},
@@ -112,16 +107,19 @@ def test_thoughts_go_to_the_template_but_encrypted_ones() -> None:
     assert not chat.messages[3].HasField("reasoning_content")
 
 
-def test_templates_are_told_whether_to_think() -> None:
-    assert not translate(user("x")).HasField("template_arguments_json")
-    for kind, thinks in (("enabled", True), ("adaptive", True), ("disabled", False)):
-        told = translate(user("x"), thinking={"type": kind}).template_arguments_json
-        assert json.loads(told) == {"enable_thinking": thinks}
-
-
-def test_templates_get_arguments_of_their_own() -> None:
-    told = translate(user("x"), chat_template_kwargs={"a": [1]}, thinking={"type": "enabled"}).template_arguments_json
-    assert json.loads(told) == {"a": [1], "enable_thinking": True}
+@pytest.mark.parametrize(
+    ("fields", "arguments"),
+    [
+        *(({"thinking": {"type": kind}}, {"enable_thinking": True}) for kind in ("enabled", "adaptive")),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"chat_template_kwargs": {"a": [1]}, "thinking": {"type": "auto"}}, {"a": [1], "enable_thinking": True}),
+        ({"output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),
+        ({}, None),
+    ],
+)
+def test_templates_get_arguments(fields: dict[str, Any], arguments: Any) -> None:
+    chat = translate(user("x"), **fields)
+    assert (json.loads(chat.template_arguments_json) if chat.template_arguments_json else None) == arguments
 
 
 def test_tools() -> None:

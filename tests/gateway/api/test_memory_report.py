@@ -46,7 +46,9 @@ def test_what_was_dropped_is_a_warning(trim: types_pb2.ContextTrim, told: str) -
 
 def test_a_turn_that_drops_nothing_says_nothing() -> None:
     report = memory_report(inference_pb2.Started(), inference_pb2.Finished(), "marco")
-    assert (report["context_trim"], report["warning"]) == (None, None)
+    nothing = ("context_trim", "warning", "version", "miss_reason", "snapshot_version")
+    assert [report[name] for name in nothing] == [None] * len(nothing)
+    assert report["durable"] is False
 
 
 def test_the_version_names_that_very_state_to_a_next_turn() -> None:

@@ -9,21 +9,16 @@ from gateway.api.models import anthropic_model, anthropic_page, openai_list
 MODELS = [model_pb2.Model(model_id=name) for name in "abcde"]
 
 
-def test_openais_list() -> None:
+def test_models() -> None:
     loaded = model_pb2.Model(model_id="a/b", state=model_pb2.MODEL_STATE_LOADED, is_default=True, context_length=9)
     told = openai_list([loaded, model_pb2.Model(model_id="c", error="too large")])
-    assert told["object"] == "list"
     first, second = told["data"]
-    assert (first["id"], first["object"], first["owned_by"]) == ("a/b", "model", "agentmem")
+    assert (told["object"], first["id"], first["object"], first["owned_by"]) == ("list", "a/b", "model", "agentmem")
     assert (first["agentmem"]["state"], first["agentmem"]["is_default"]) == ("loaded", True)
     assert second["agentmem"]["error"] == "too large"
-
-
-def test_anthropics_model() -> None:
-    loaded = model_pb2.Model(model_id="a/b", state=model_pb2.MODEL_STATE_LOADED, context_length=9)
-    told = anthropic_model(loaded)
-    assert (told["id"], told["type"], told["display_name"]) == ("a/b", "model", "a/b")
-    assert (told["max_input_tokens"], told["agentmem"]["state"]) == (9, "loaded")
+    claudes = anthropic_model(loaded)
+    assert (claudes["id"], claudes["type"], claudes["display_name"]) == ("a/b", "model", "a/b")
+    assert (claudes["max_input_tokens"], claudes["agentmem"]["state"]) == (9, "loaded")
     assert anthropic_model(model_pb2.Model(model_id="c"))["max_input_tokens"] is None
 
 

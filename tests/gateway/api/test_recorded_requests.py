@@ -5,33 +5,25 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gateway.api.chat import ChatRequest, chat_exchange
-from gateway.api.exchange import Exchange, Incoming
+from gateway.api.exchange import Exchange
 from gateway.api.kept_responses import references
-from gateway.api.messages import messages_exchange
-from gateway.api.messages_schema import MessagesRequest
-from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
 from gateway.api.validation import parse_body
 
+from .dialects import DIALECTS, INCOMING
+
 RECORDED = Path(__file__).parent / "recorded"
-INCOMING = Incoming("ns", "", "0f" * 16, 7)
-ENDPOINTS: dict[str, Any] = {
-    "/v1/messages": (MessagesRequest, messages_exchange),
-    "/v1/responses": (ResponseRequest, response_exchange),
-    "/v1/chat/completions": (ChatRequest, chat_exchange),
-}
 TURN = ["assistant", "tool", "assistant", "user", "assistant", "tool"]
 
 
 def translated(name: str) -> Exchange:
     recorded = json.loads((RECORDED / f"{name}.json").read_text())
-    schema, translate = ENDPOINTS[recorded["path"].partition("?")[0]]
-    exchange: Exchange = translate(parse_body(json.dumps(recorded["body"]).encode(), schema), INCOMING)
+    path = recorded["path"].partition("?")[0]
+    [dialect] = [each for each in DIALECTS.values() if each.path == path]
+    exchange: Exchange = dialect.translate(parse_body(json.dumps(recorded["body"]).encode(), dialect.schema), INCOMING)
     return exchange
 
 

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from agentmem.errors import InvalidArgument, NotFound
 from agentmem.v1 import inference_pb2
 from gateway.api.exchange import Exchange, Incoming
-from gateway.api.responses import response_exchange
-from gateway.api.responses_schema import ResponseRequest
 
-FIRST = Incoming("ns", "", "1" * 32, 7)
-SECOND = Incoming("ns", "", "2" * 32, 8)
+from . import dialects
+
+FIRST = dialects.INCOMING
+SECOND = FIRST._replace(unique="2" * 32)
 TOOL = {"type": "function", "name": "look", "description": "Look.", "parameters": {"type": "object"}}
 CALL = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"é": 1}'}
 GAVE = {"type": "function_call_output", "call_id": "c1", "output": "42"}
 
 
 def exchange(incoming: Incoming = FIRST, **fields: Any) -> Exchange:
-    return response_exchange(ResponseRequest.model_validate({"model": "m", "input": "hi", **fields}), incoming)
+    return dialects.exchange("responses", incoming, **fields)
 
 
 def turn(**fields: Any) -> inference_pb2.GenerateRequest:
@@ -35,27 +35,6 @@ def test_text_is_a_message_of_the_user_behind_the_instructions() -> None:
     assert told(turn()) == [("user", "hi")]
     assert told(turn(instructions="be nice")) == [("system", "be nice"), ("user", "hi")]
     assert told(turn(instructions="")) == [("user", "hi")]
-
-
-def test_parameters_pass() -> None:
-    found = turn(max_output_tokens=5, top_p=0.5)
-    assert (found.key.namespace, found.key.agent_id, found.key.model_id) == ("ns", "", "m")
-    assert (found.max_tokens, found.sampling.top_p, found.sampling.HasField("temperature")) == (5, 0.5, False)
-    assert not turn().HasField("max_tokens") and not turn().HasField("top_logprobs")
-    assert turn(temperature=0).sampling.temperature == 0
-    include = ["message.output_text.logprobs"]
-    assert turn(include=include).top_logprobs == 0 and turn(include=include).HasField("top_logprobs")
-    assert turn(include=include, top_logprobs=3).top_logprobs == 3
-    assert exchange(prompt_cache_key="k").label == "k"
-    assert exchange(stream=True).streamed
-
-
-def test_formats() -> None:
-    assert not turn(text={"format": {"type": "text"}}).HasField("json_schema")
-    assert json.loads(turn(text={"format": {"type": "json_object"}}).json_schema) == {"type": "object"}
-    schema = {"type": "object", "properties": {"é": {"type": "string"}}}
-    found = turn(text={"format": {"type": "json_schema", "name": "n", "schema": schema}})
-    assert json.loads(found.json_schema) == schema
 
 
 def test_tools_are_told_in_the_shape_of_chat_completions() -> None:
@@ -113,8 +92,6 @@ def test_reasoning_belongs_to_the_message_that_follows_it() -> None:
     ]
     twice = turn(input=[thought("I"), said, thought("\n\nThen"), {"role": "assistant", "content": "\n\nc"}])
     assert [(m.content, m.reasoning_content) for m in twice.messages.messages] == [("b\n\nc", "I\n\nThen")]
-    for include in (["reasoning.encrypted_content"], []):
-        assert not turn(input="a", include=include).HasField("top_logprobs")
 
 
 def identifier(found: Exchange) -> str:
@@ -140,15 +117,23 @@ def test_what_is_not_stored_has_no_name_that_anybody_knows() -> None:
     assert first.turns[0].request_id == second.turns[0].request_id not in ("", identifier(first))
 
 
-@given(st.text(), st.sampled_from([None, [TOOL]]))
-def test_what_follows_a_response_is_appended(instructions: str, tools: Any) -> None:
-    same = {"instructions": instructions, "tools": tools}
+LOW = {"reasoning": {"effort": "low"}}
+ARGUMENTS: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False, "a": "é"}}
+THINKS = {"chat_template_kwargs": {"enable_thinking": True, "a": "é"}}
+
+
+@given(st.text(), st.sampled_from([None, [TOOL]]), st.sampled_from([{}, LOW, ARGUMENTS]))
+def test_what_follows_a_response_is_appended(instructions: str, tools: Any, arguments: dict[str, Any]) -> None:
+    same = {"instructions": instructions, "tools": tools, **arguments}
     first = exchange(**same)
+    same |= {name: dict(reversed(value.items())) for name, value in arguments.items()}
     second = exchange(SECOND, input="and?", previous_response_id=identifier(first), **same)
     assert second.previous == first.turns[0].request_id
     assert not second.turns[0].HasField("messages")
     assert told(second.turns[0]) == [("user", "and?")], "the instructions are in memory"
-    assert second.turns[0].append.messages.tools_json == first.turns[0].messages.tools_json
+    before, appended = first.turns[0].messages, second.turns[0].append.messages
+    assert appended.tools_json == before.tools_json
+    assert appended.template_arguments_json == before.template_arguments_json
     third = exchange(SECOND, previous_response_id=identifier(second), **same)
     assert third.previous == identifier(second)
 
@@ -162,6 +147,13 @@ def test_what_follows_a_response_is_appended(instructions: str, tools: Any) -> N
         ({"tools": [TOOL]}, {}, "tools"),
         ({"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "none"}, "tools"),
         ({"tools": [TOOL]}, {"tools": [{**TOOL, "name": "listen"}]}, "tools"),
+        (LOW, {}, "reasoning"),
+        (LOW, {"reasoning": {"effort": "high"}}, "reasoning"),
+        ({}, LOW, "reasoning"),
+        (ARGUMENTS, {}, "reasoning"),
+        (ARGUMENTS, LOW, "reasoning"),
+        (ARGUMENTS, {**ARGUMENTS, **LOW}, "chat_template_kwargs"),
+        (ARGUMENTS, THINKS, "chat_template_kwargs"),
     ],
 )
 def test_another_beginning_is_refused(then: dict[str, Any], now: dict[str, Any], field: str) -> None:
@@ -171,49 +163,18 @@ def test_another_beginning_is_refused(then: dict[str, Any], now: dict[str, Any],
     assert "send the same ones" in caught.value.message
 
 
-def test_a_response_is_followed_with_the_effort_that_it_ran_under() -> None:
-    low = {"reasoning": {"effort": "low"}}
-    first = exchange(**low)
-    assert json.loads(first.turns[0].messages.template_arguments_json) == {"reasoning_effort": "low"}
-    assert first.answer.body()["reasoning"]["effort"] == "low"
-    following = turn(previous_response_id=identifier(first), **low)
-    assert json.loads(following.append.messages.template_arguments_json) == {"reasoning_effort": "low"}
-    for previous, fields in ((first, {}), (first, {"reasoning": {"effort": "high"}}), (exchange(), low)):
-        with pytest.raises(InvalidArgument) as caught:
-            exchange(previous_response_id=identifier(previous), **fields)
-        assert caught.value.field == "reasoning"
-    with pytest.raises(NotFound):
-        exchange(previous_response_id=identifier(first)[:-1], **low)
+def test_no_arguments_are_none() -> None:
+    assert exchange(chat_template_kwargs={}).turns == exchange().turns
 
 
-def test_a_response_is_followed_with_the_arguments_that_it_ran_under() -> None:
-    arguments: dict[str, Any] = {"enable_thinking": False, "a": "é"}
-    first = exchange(chat_template_kwargs=arguments)
-    assert json.loads(first.turns[0].messages.template_arguments_json) == arguments
-    follow = {"previous_response_id": identifier(first)}
-    following = turn(chat_template_kwargs=dict(reversed(arguments.items())), **follow)
-    assert json.loads(following.append.messages.template_arguments_json) == arguments
-    low = {"reasoning": {"effort": "low"}}
-    others = {"chat_template_kwargs": {**arguments, "enable_thinking": True}}
-    for fields in ({}, low, {"chat_template_kwargs": arguments, **low}, others):
-        with pytest.raises(InvalidArgument) as caught:
-            exchange(**follow, **fields)
-        assert caught.value.field == ("chat_template_kwargs" if "chat_template_kwargs" in fields else "reasoning")
-    assert exchange(chat_template_kwargs={}).turns == exchange().turns, "no arguments are none"
-
-
-@pytest.mark.parametrize("previous", ["", "resp_1", "chatcmpl-" + "0" * 48, "x" * 10_000])
+@pytest.mark.parametrize(
+    "previous", ["", "resp_1", *(f"resp_{'0' * size}" for size in (47, 49)), "chatcmpl-" + "0" * 48, "x" * 10_000]
+)
 def test_what_cannot_be_a_response_is_not_found(previous: str) -> None:
     with pytest.raises(NotFound) as caught:
         exchange(previous_response_id=previous)
     assert caught.value.kind == "response"
     assert len(caught.value.message) < 250
-
-
-def test_top_logprobs_need_logprobs() -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        exchange(top_logprobs=3)
-    assert caught.value.field == "top_logprobs"
 
 
 @pytest.mark.slow

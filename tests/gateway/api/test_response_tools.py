@@ -7,21 +7,18 @@ import pytest
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
-from gateway.api.exchange import Exchange, Incoming
-from gateway.api.responses import response_exchange
-from gateway.api.responses_schema import ResponseRequest
-from gateway.api.validation import parse_body
+from gateway.api.exchange import Exchange
 from tests.gateway.scripted import finished, started
 
-INCOMING = Incoming("ns", "", "0f" * 16, 7)
+from . import dialects
+
 FUNCTION = {"type": "function", "name": "spawn", "parameters": {"type": "object"}}
 NAMESPACE = {"type": "namespace", "name": "agents", "description": "d", "tools": [FUNCTION]}
 PATCH = {"type": "custom", "name": "patch", "description": "Patches.", "format": {"type": "grammar", "definition": "x"}}
 
 
 def exchange(tools: list[Any], *items: Any, **fields: Any) -> Exchange:
-    body = {"input": [{"role": "user", "content": "go"}, *items], "tools": tools, **fields}
-    return response_exchange(parse_body(json.dumps(body).encode(), ResponseRequest), INCOMING)
+    return dialects.exchange("responses", input=[{"role": "user", "content": "go"}, *items], tools=tools, **fields)
 
 
 def offered(made: Exchange) -> list[Any]:

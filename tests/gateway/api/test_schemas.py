@@ -1,42 +1,21 @@
 """Fields of the dialects: which values are taken, and which field a refusal names, as one table."""
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from agentmem.errors import InvalidArgument
-from gateway.api.chat import ChatRequest
-from gateway.api.completions import CompletionRequest
-from gateway.api.messages_schema import CountTokensRequest, MessagesRequest
-from gateway.api.responses_schema import ResponseRequest
+from gateway.api.messages_schema import CountTokensRequest
 from gateway.api.validation import parse_body
 
-USER = {"role": "user", "content": "hi"}
+from .dialects import DIALECTS, USER, parse
+
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 CHAT_TOOL: dict[str, Any] = {"type": "function", "function": FUNCTION}
 ITEM_TOOL: dict[str, Any] = {"type": "function", **FUNCTION, "strict": None}
 TOOL: dict[str, Any] = {"name": "look", "input_schema": {"type": "object"}}
 CACHED = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
-
-
-class Dialect(NamedTuple):
-    schema: type[BaseModel]
-    body: dict[str, Any]
-
-
-DIALECTS = {
-    "chat": Dialect(ChatRequest, {"model": "m", "messages": [USER]}),
-    "completions": Dialect(CompletionRequest, {"model": "m", "prompt": "hi"}),
-    "responses": Dialect(ResponseRequest, {"model": "m", "input": "hi"}),
-    "messages": Dialect(MessagesRequest, {"model": "m", "max_tokens": 9, "messages": [USER]}),
-}
-
-
-def parse(dialect: str, **fields: Any) -> Any:
-    schema, body = DIALECTS[dialect]
-    return parse_body(json.dumps({**body, **fields}).encode(), schema)
 
 
 def refusal(dialect: str, **fields: Any) -> InvalidArgument:
@@ -49,15 +28,13 @@ TAKEN: dict[str, list[dict[str, Any]]] = {
     "chat": [
         {"temperature": 0, "top_p": 1, "stop": "x", "seed": -1, "logprobs": True, "top_logprobs": 20, "n": 16},
         {"temperature": 2, "stop": ["x"] * 16, "logit_bias": {"5": -100}, "top_k": 0, "repetition_penalty": 1.1},
-        {"user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "flex", "safety_identifier": "s"},
-        {"prediction": {"type": "content", "content": "x"}, "modalities": ["text"], "verbosity": "medium"},
-        {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
-        {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
-        {"prediction": None, "verbosity": None, "service_tier": None, "modalities": None, "audio": None},
+        {
+            "stream": True,
+            "stream_options": {"include_usage": True, "include_obfuscation": False},
+            "modalities": ["text"],
+        },
         {"tools": None, "response_format": None, "reasoning_effort": None, "temperature": None, "stop": None},
         {"tools": [], "top_p": 0, "top_k": -1, "max_tokens": -1, "max_completion_tokens": -1, "tool_choice": "any"},
-        {"store": "yes", "metadata": {"number": 1}, "session_id": "s", "ttl": 300, "usage": {}},
-        {"enable_thinking": False, "thinking": {"type": "disabled"}, "reasoning": {"effort": "low", "exclude": True}},
         {"tools": [{"type": "function", "function": {"name": "server.tool/x y", "parameters": {}}}] * 200},
     ],
     "completions": [
@@ -66,36 +43,27 @@ TAKEN: dict[str, list[dict[str, Any]]] = {
     ],
     "responses": [
         {"input": "", "instructions": "be nice", "max_output_tokens": 1, "temperature": 0, "top_p": 1},
-        {"previous_response_id": "resp_1", "store": False, "metadata": {"a": "b"}, "prompt_cache_key": "k"},
-        {"text": {"format": {"type": "text"}, "verbosity": None}},
-        {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True}}},
+        {"store": False, "metadata": {"a": "b"}, "text": {"format": {"type": "text"}, "verbosity": None}},
         {"top_logprobs": 20, "include": ["message.output_text.logprobs", "reasoning.encrypted_content"]},
-        {"parallel_tool_calls": True, "truncation": "auto", "background": False, "max_tool_calls": 1},
-        {"reasoning": {"effort": "low", "summary": "auto", "generate_summary": None}},
+        {"parallel_tool_calls": True, "background": False, "reasoning": {"effort": "low", "summary": "auto"}},
         {"tools": [{**ITEM_TOOL, "strict": True, "defer_loading": None}], "tool_choice": "required"},
-        {"tools": [ITEM_TOOL], "tool_choice": {"type": "function", "name": "f"}},
-        {"stream": True, "stream_options": {"include_obfuscation": True}, "max_output_tokens": -1},
-        {"tools": [{"type": "web_search", "external_web_access": False}, {"type": "made_up"}]},
-        {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [ITEM_TOOL]}]},
+        {"tools": [ITEM_TOOL], "tool_choice": {"type": "function", "name": "f"}, "max_output_tokens": -1},
+        {"stream": True, "stream_options": {"include_obfuscation": True}},
         {"tools": [{"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark"}}]},
-        {"reasoning": None, "conversation": None, "prompt": None, "instructions": None, "tools": None, "text": None},
+        {"reasoning": None, "instructions": None, "tools": None, "text": None},
     ],
     "messages": [
         {"temperature": 1, "top_p": 0, "top_k": -1, "stop_sequences": ["x"] * 16, "system": "s"},
         {"system": [{"type": "text", "text": "s", **CACHED}], **CACHED, "metadata": {"user_id": "u" * 256, "n": 5}},
         {"metadata": {"user_id": None}, "stop_sequences": [], "thinking": {"type": "enabled", "budget_tokens": 1024}},
-        {"thinking": {"type": "adaptive", "display": "updates", "block_binding": {}}, "inference_geo": "us"},
-        {"thinking": {"type": "disabled"}, "service_tier": "priority", "speed": "fast"},
         {"tools": [{**TOOL, **CACHED, "description": "d", "type": "custom", "strict": False}]},
         {"tools": [{**TOOL, "type": None, "allowed_callers": ["direct"]}], "tool_choice": {"type": "none"}},
         {"tools": [{**TOOL, "strict": True}], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
         {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "look", "disable_parallel_tool_use": None}},
         {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}, "effort": None}},
         {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
-        {"tools": [{**TOOL, "defer_loading": True, "input_examples": [{}], "eager_input_streaming": True}]},
         {"tools": [{"type": "bash_20250124", "name": "bash"}, {"type": "made_up_20250305", "max_uses": 5}]},
-        {"tools": [{**TOOL, "name": "server.tool/with spaces " + "x" * 104}]},
-        {"container": None, "mcp_servers": [], "context_management": None, "made_up": None},
+        {"tools": [{**TOOL, "name": "server.tool/with spaces " + "x" * 104, "defer_loading": True}]},
     ],
 }
 
@@ -113,31 +81,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *((name, {"max_tokens": value}, "max_tokens") for name in ("chat", "messages") for value in (0, 2**32, 1.5, True)),
     *((name, {"logit_bias": {"x": 1}}, "logit_bias") for name in ("chat", "completions")),
     ("chat", {"messages": []}, "messages"),
-    ("chat", {"messages": "hi"}, "messages"),
     ("chat", {"max_completion_tokens": -2}, "max_completion_tokens"),
     ("chat", {"stop": ""}, "stop"),
-    ("chat", {"stop": "x" * 257}, "stop"),
     ("chat", {"stop": "é" * 129}, "stop"),
     ("chat", {"stop": ["x"] * 17}, "stop"),
     ("chat", {"stop": [1]}, "stop[0]"),
     ("chat", {"top_logprobs": 21}, "top_logprobs"),
-    ("chat", {"presence_penalty": 2.5}, "presence_penalty"),
-    ("chat", {"frequency_penalty": -2.5}, "frequency_penalty"),
     ("chat", {"logit_bias": {"5": 101}}, "logit_bias.5"),
     *(("chat", {"logit_bias": {key: 1}}, "logit_bias") for key in ("-1", "²", "4294967296")),
     ("chat", {"seed": 2**64}, "seed"),
     ("chat", {"n": 17}, "n"),
-    ("chat", {"n": 0}, "n"),
     ("chat", {"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ("chat", {"modalities": ["text", "audio"]}, "modalities[1]"),
     ("chat", {"reasoning_effort": "huge"}, "reasoning_effort"),
     ("chat", {"chat_template_kwargs": []}, "chat_template_kwargs"),
     ("chat", {"repetition_penalty": 0}, "repetition_penalty"),
-    ("chat", {"min_p": 1.5}, "min_p"),
     ("chat", {"top_k": -2}, "top_k"),
     ("chat", {"prompt_cache_key": "k" * 257}, "prompt_cache_key"),
     ("chat", {"response_format": {}}, "response_format.type"),
-    ("chat", {"response_format": "json_object"}, "response_format"),
     ("chat", {"response_format": {"type": "grammar"}}, "response_format.type"),
     ("chat", {"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     (
@@ -151,7 +112,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"tool_choice": {"type": "function", "function": {"name": ""}}}, "tool_choice.function.name"),
     ("chat", {"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
     ("chat", {"parallel_tool_calls": 1}, "parallel_tool_calls"),
-    ("chat", {"tools": "x"}, "tools"),
     ("chat", {"tools": [{"type": "function"}]}, "tools[0].function"),
     ("chat", {"tools": [CHAT_TOOL, {"type": "custom", "custom": {}}]}, "tools[1].type"),
     ("chat", {"tools": [{"type": "function", "function": {"name": "x" * 129}}]}, "tools[0].function.name"),
@@ -163,11 +123,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     *(("completions", {"prompt": value}, "prompt") for value in (None, [])),
     *(("completions", {"prompt": value}, "prompt[0]") for value in ([[]], ["a"] * 65, [-1], [2**32])),
     ("completions", {"echo": True}, "echo"),
-    ("completions", {"echo": 0}, "echo"),
     ("completions", {"logprobs": 6}, "logprobs"),
-    ("completions", {"n": 17}, "n"),
     ("responses", {"input": 5}, "input"),
-    ("responses", {"input": None}, "input"),
     ("responses", {"max_output_tokens": 0}, "max_output_tokens"),
     ("responses", {"reasoning": {"effort": "huge"}}, "reasoning.effort"),
     ("responses", {"text": {"format": {"type": "grammar"}}}, "text.format.type"),
@@ -187,10 +144,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("messages", {"max_tokens": None}, "max_tokens"),
     ("messages", {"temperature": 1.1}, "temperature"),
     ("messages", {"stop_sequences": ["ok", ""]}, "stop_sequences[1]"),
-    ("messages", {"stop_sequences": ["x"] * 17}, "stop_sequences"),
     ("messages", {"system": [{"type": "image"}]}, "system[0].type"),
     ("messages", {"metadata": {"user_id": "é" * 129}}, "metadata.user_id"),
-    ("messages", {"metadata": {"user_id": ""}}, "metadata.user_id"),
     ("messages", {"thinking": {"type": "between"}}, "thinking.type"),
     ("messages", {"tools": [TOOL, {**TOOL, "name": ""}]}, "tools[1].name"),
     ("messages", {"tools": [{"name": "x"}]}, "tools[0].input_schema"),
@@ -215,7 +170,6 @@ TURNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         [
             {"role": "developer", "content": "s"},
             {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "bob", "reasoning": None},
-            {"role": "assistant", "content": "a", "refusal": None, "annotations": [], "audio": None},
             {"role": "assistant", "content": None, "tool_calls": [CALL]},
             {"role": "assistant", "content": '{"a": 1}', "parsed": {"a": 1}, "tool_calls": [{"index": 0, **CALL}]},
             {"role": "assistant", "content": "a", "reasoning": "because", "reasoning_content": "because"},
@@ -226,7 +180,6 @@ TURNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
                 for given in ({}, {"arguments": None}, {"arguments": {}})
             ),
             {"role": "tool", "content": None, "tool_call_id": "1", "cache_control": {"type": "ephemeral"}},
-            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,", "detail": "low"}}]},
             {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}, {"type": "file", "file": {}}]},
         ],
     ),
@@ -240,8 +193,6 @@ TURNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
             {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "a"}]},
             {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"},
             {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]},
-            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "x"}]},
-            {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "x"}], "phase": "commentary"},
             {"type": "item_reference", "id": "msg_1"},
             {"id": "msg_1"},
@@ -260,16 +211,8 @@ TURNS: dict[str, tuple[str, list[dict[str, Any]]]] = {
                 {"type": "tool_use", "id": "1", "name": "f", "input": "{}"},
                 {"type": "tool_use", "id": "1", "name": "f", "input": None},
                 {"type": "tool_result", "tool_use_id": "1", **CACHED, "is_error": True},
-                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "42"}]},
-                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image", "source": {}}]},
-                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "tool_reference", "tool_name": "l"}]},
                 {"type": "thinking", "thinking": "hm", "signature": "s", **CACHED},
-                {"type": "redacted_thinking", "data": "x"},
-                {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {}},
                 {"type": "made_up", "id": "1"},
-                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}},
-                {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}, "title": "t"},
-                {"type": "search_result", "source": "u", "title": "t", "content": [{"type": "text", "text": "x"}]},
                 {"type": "container_upload", "file_id": "f"},
             )
         ],

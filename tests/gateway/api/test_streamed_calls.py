@@ -60,55 +60,41 @@ def test_chat() -> None:
     assert found == {0: ["look", '{"x": 1}'], 1: ["see", "{}"], 2: ["go", '{"y": 2}']}
 
 
+def by_index(events: list[Any], first: str, change: str, last: str, index: str) -> dict[int, tuple[list[Any], bool]]:
+    """Changes of parts that begin in order, and whether each has ended."""
+    found: dict[int, tuple[list[Any], bool]] = {}
+    for event in events:
+        if event["type"] == first:
+            assert event[index] == len(found)
+            found[event[index]] = [], False
+        elif event["type"].endswith(change):
+            found[event[index]][0].append(event["delta"])
+        elif event["type"] == last:
+            found[event[index]] = found[event[index]][0], True
+    return found
+
+
 @pytest.mark.parametrize("deltas", [CALLS, BROKEN, JOINED])
 def test_messages(deltas: Any) -> None:
-    blocks: dict[int, list[Any]] = {}
-    for event in events(MessageAnswer("m", "m"), deltas):
-        match event["type"]:
-            case "content_block_start":
-                assert event["index"] == len(blocks)
-                blocks[event["index"]] = [event["content_block"], "", False]
-            case "content_block_delta":
-                change = event["delta"]
-                kind = {"text": "text_delta", "tool_use": "input_json_delta"}
-                assert change["type"] == kind[blocks[event["index"]][0]["type"]]
-                blocks[event["index"]][1] += change.get("partial_json") or change.get("text", "")
-            case "content_block_stop":
-                blocks[event["index"]][2] = True
-    assert all(stopped for _, _, stopped in blocks.values())
-    said = [(block["type"], text) for block, text, _ in blocks.values()]
-    if deltas is CALLS:
-        assert said == [("text", "Well."), ("tool_use", '{"x": 1}'), ("tool_use", "{}"), ("tool_use", '{"y": 2}')]
-    else:
-        assert said == [("tool_use", '{"x"'), ("text", '<c>{"x"</c>')]
+    told = events(MessageAnswer("m", "m"), deltas)
+    blocks = by_index(told, "content_block_start", "content_block_delta", "content_block_stop", "index")
+    assert all(stopped for _, stopped in blocks.values())
+    said = [
+        "".join(each.get("partial_json") or each.get("text", "") for each in changes) for changes, _ in blocks.values()
+    ]
+    assert said == (["Well.", '{"x": 1}', "{}", '{"y": 2}'] if deltas is CALLS else ['{"x"', '<c>{"x"</c>'])
 
 
 @pytest.mark.parametrize("deltas", [CALLS, BROKEN, JOINED])
 def test_responses(deltas: Any) -> None:
     """A call that turns out to be none is never done, and not in the response."""
-    answer = ResponseAnswer(HEAD, "1", logprobs=False)
-    items: dict[int, Any] = {}
-    arguments: dict[str, str] = {}
-    for event in events(answer, deltas):
-        match event["type"]:
-            case "response.output_item.added":
-                assert event["output_index"] == len(items)
-                items[event["output_index"]] = None
-            case "response.function_call_arguments.delta":
-                arguments[event["item_id"]] = arguments.get(event["item_id"], "") + event["delta"]
-            case "response.output_item.done":
-                items[event["output_index"]] = event["item"]
-            case "response.completed":
-                assert event["response"]["output"] == [item for item in items.values() if item]
-    done = [item for item in items.values() if item]
-    for item in done:
-        if item["type"] == "function_call":
-            assert arguments[item["id"]] == item["arguments"]
-    statuses = [(item["type"], item["status"]) for item in done]
-    if deltas is CALLS:
-        assert statuses == [("message", "completed"), *[("function_call", "completed")] * 3]
-    else:
-        assert statuses == [("message", "completed")]
+    told = events(ResponseAnswer(HEAD, "1", logprobs=False), deltas)
+    items = by_index(told, "response.output_item.added", ".delta", "response.output_item.done", "output_index")
+    said = ["".join(changes) for changes, done in items.values() if done]
+    assert said == (["Well.", '{"x": 1}', "{}", '{"y": 2}'] if deltas is CALLS else ['<c>{"x"</c>'])
+    done = [event["item"] for event in told if event["type"] == "response.output_item.done"]
+    assert done == told[-1]["response"]["output"] and {item["status"] for item in done} == {"completed"}
+    assert [item["arguments"] for item in done if item["type"] == "function_call"] == said[1:]
 
 
 @pytest.mark.parametrize("deltas", [BROKEN, JOINED])

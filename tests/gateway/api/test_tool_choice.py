@@ -1,22 +1,16 @@
 """What requests say of the calls that the model may make, in the contract's words."""
 
-import json
 from typing import Any
 
 import pytest
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import inference_pb2
-from gateway.api.chat import ChatRequest, chat_exchange
-from gateway.api.exchange import Exchange, Incoming
-from gateway.api.messages import messages_exchange
-from gateway.api.messages_schema import MessagesRequest
-from gateway.api.responses import response_exchange
-from gateway.api.responses_schema import ResponseRequest
-from gateway.api.validation import parse_body
+from gateway.api.exchange import Exchange
+
+from . import dialects
 
 NAMES = ("look", "tell")
-INCOMING = Incoming("ns", "", "0f" * 16, 7)
 
 
 def chat(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **fields: Any) -> Exchange:
@@ -25,9 +19,7 @@ def chat(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **fiel
         named = [{"type": "function", "function": {"name": name}} for name in choice["names"]]
         allowed = {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": named}}
         fields["tool_choice"] = allowed if choice.get("mode") else named[0]
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
-    body["tools"] = [{"type": "function", "function": function} for function in functions]
-    return chat_exchange(parse_body(json.dumps(body).encode(), ChatRequest), INCOMING)
+    return dialects.exchange("chat", tools=[{"type": "function", "function": each} for each in functions], **fields)
 
 
 def response(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **fields: Any) -> Exchange:
@@ -35,9 +27,8 @@ def response(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **
         named = [{"type": "function", "name": name} for name in choice["names"]]
         allowed = {"type": "allowed_tools", "mode": choice.get("mode"), "tools": named}
         fields["tool_choice"] = allowed if choice.get("mode") else named[0]
-    body = {"model": "m", "input": "hi", **fields}
-    body["tools"] = [{"type": "function", "name": name, "strict": name in strict} for name in tools]
-    return response_exchange(parse_body(json.dumps(body).encode(), ResponseRequest), INCOMING)
+    offered = [{"type": "function", "name": name, "strict": name in strict} for name in tools]
+    return dialects.exchange("responses", tools=offered, **fields)
 
 
 def message(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **fields: Any) -> Exchange:
@@ -47,9 +38,8 @@ def message(*, strict: tuple[str, ...] = (), tools: tuple[str, ...] = NAMES, **f
     [name] = choice["names"] if isinstance(choice, dict) else [""]
     kind = "tool" if name else {"required": "any"}.get(choice, choice or "auto")
     asked = {"type": kind, **({"name": name} if name else {"disable_parallel_tool_use": single})}
-    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}], "tool_choice": asked}
-    body["tools"] = [{"name": each, "input_schema": {}, "strict": each in strict} for each in tools]
-    return messages_exchange(parse_body(json.dumps(body).encode(), MessagesRequest), INCOMING)
+    offered = [{"name": each, "input_schema": {}, "strict": each in strict} for each in tools]
+    return dialects.exchange("messages", tools=offered, tool_choice=asked)
 
 
 DOORS = pytest.mark.parametrize("door", [chat, response, message])

@@ -2,19 +2,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from agentmem import errors
+from agentmem.client.answers import Growing
+from agentmem.client.stream import Replay
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from gateway.cli.chat import Shown
 from gateway.cli.main import main
 
 from ..conftest import Command
-from ..scripted import ScriptedWorker, delta, finished, started
+from ..scripted import ScriptedWorker, delta, finished, script, started
 
 
 def agent(name: str, tokens: int = 1234) -> agent_pb2.Agent:
@@ -156,24 +157,15 @@ async def test_chat_waits_for_the_worker_before_its_first_turn(worker: ScriptedW
 async def test_chat_goes_on_after_an_outage_in_mid_answer(
     worker: ScriptedWorker, agentmem: Command, again: list[str], expected: str
 ) -> None:
-    ids: list[str] = []
-
-    async def broken_twice(request: Any) -> AsyncIterator[Any]:
-        ids.append(request.request_id)
-        yield started()
-        for text in again if len(ids) == 3 else ["half", " an ans"] if len(ids) == 1 else []:
-            yield delta(text)
-        if len(ids) < 3:
-            raise errors.Unavailable("the engine died", retry_after=0.01)
-        yield finished()
-
-    worker.script = broken_twice
+    died = errors.Unavailable("the engine died", retry_after=0.01)
+    first = started(), delta("half"), delta(" an ans"), died
+    worker.script = script(first, (started(), died), (started(), *map(delta, again), finished()))
     said = await agentmem("chat", "bob", "--message", "hi")
     assert said.exit_code == 0
     assert said.stdout.startswith(f"{expected}EXTEND")
     assert said.stderr == "\n… waiting: the engine died\n"
-    assert len(ids) == 3
-    assert len(set(ids)) == 1
+    ids = [request.request_id for request in worker.generated]
+    assert (len(ids), len(set(ids))) == (3, 1)
 
 
 async def test_chat_that_is_interrupted_ends_quietly(
@@ -216,15 +208,42 @@ def test_no_gateway(arguments: list[str]) -> None:
     assert said.output.count("\n") == 1
 
 
+def test_a_model_has_a_name() -> None:
+    said = CliRunner().invoke(main, ["chat", "--model", "=x", "--gateway", "127.0.0.1:1"])
+    assert (said.exit_code, "NAME=" in said.output) == (2, True)
+
+
+def written(*tellings: list[str]) -> str:
+    screen: list[str] = []
+    shown, replay = Shown(screen.append, screen.append), Replay()
+    told = [Growing(text="".join(telling[:count])) for telling in tellings for count in range(1, len(telling) + 1)]
+    for answer in told:
+        for event in replay.grown(answer):
+            shown.show(event)
+    for event in replay.grown(Growing(text="".join(tellings[-1])), complete=True):
+        shown.show(event)
+    return "".join(screen)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("tellings", "expected"),
     [
-        (["--http", "0.0.0.0:1"], "http: refuses to listen"),
-        (["--model", "./none"], "--model './none': none does not exist"),
-        (["--data", "/dev/null"], "--data /dev/null cannot be used"),
+        ([["Hel", "lo"], ["H", "ell", "o", " you"]], "Hello you"),
+        ([["Hello"], ["Help", "!"]], "Hello\nHelp!"),
+        ([["Hello\n"], ["Bye"]], "Hello\nBye"),
+        ([["\x1b[2J"], ["\x1b[2J", "x"]], "\\x1b[2Jx"),
     ],
 )
-def test_up_ends_with_2_where_there_is_something_to_mend(arguments: list[str], told: str, tmp_path: Path) -> None:
-    said = CliRunner().invoke(main, ["up", "--data", str(tmp_path), *arguments])
-    assert said.exit_code == 2
-    assert said.output.startswith(f"Error: {told}")
+def test_what_is_written(tellings: list[list[str]], expected: str) -> None:
+    assert written(*tellings) == expected
+
+
+def test_reasoning_is_written_apart() -> None:
+    screen: list[str] = []
+    shown, replay = Shown(screen.append, lambda text: screen.append(f"({text})")), Replay()
+    told = (("I ", ""), ("I muse.", ""), ("I muse.", "Hel"), ("I muse.", "Hello"))
+    for reasoning, text in (*told, *told):
+        for event in replay.grown(Growing(reasoning, text)):
+            shown.show(event)
+    assert "".join(screen) == "(I )(muse.)\n\nHello"
+    assert shown.is_mid_line

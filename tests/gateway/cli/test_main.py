@@ -60,11 +60,6 @@ def test_options_without_a_command_are_of_the_list() -> None:
     assert "Commands:" in CliRunner().invoke(main, ["agents", "--help"]).output
 
 
-def test_all_commands_are_in_the_overview() -> None:
-    overview = CliRunner().invoke(agents, ["--help"]).output
-    assert [name for name in ("delete", "export", "import", "list") if f"  {name} " not in overview] == []
-
-
 def test_the_overview_imports_no_command() -> None:
     program = (
         "import sys\nfrom gateway.cli.main import main\nmain(['--help'], standalone_mode=False)\n"
@@ -86,7 +81,27 @@ def test_a_slip_is_answered_with_what_was_meant(given: list[str], meant: str) ->
 
 def test_a_client_imports_nothing_of_the_services() -> None:
     """Each of these takes as long to import as all that a small command needs."""
-    slow = ("numpy", "prometheus_client", "pydantic_settings", "starlette")
-    program = f"import sys, gateway.cli.agents\nprint([name for name in {slow} if name in sys.modules])"
+    slow = ("numpy", "prometheus_client", "pydantic", "starlette")
+    commands = "gateway.cli.agents, gateway.cli.serving"
+    program = f"import sys, {commands}\nprint([name for name in {slow} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        ("agentmem mo", {"models"}),
+        ("agentmem models ", {"search", "pull", "load"}),
+        ("agentmem agents ex", {"export"}),
+        ("agentmem chat --mo", {"--model"}),
+        ("agentmem up --no-u", {"--no-ui"}),
+        ("agentmem doctor --off", {"--offline"}),
+    ],
+)
+def test_commands_and_options_are_completed(words: str, some: set[str]) -> None:
+    """As bash asks when Tab is pressed after the last of the words."""
+    asked = {"_AGENTMEM_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    said = CliRunner().invoke(main, prog_name="agentmem", env=asked)
+    assert said.stderr == ""
+    assert some <= {line.rpartition(",")[2] for line in said.stdout.splitlines()}

@@ -110,6 +110,7 @@ async def test_only_admins_load_and_unload(
     assert "needs a key with admin = true; `agentmem keys create --admin` makes one" in refused.output
 
 
+DONE = ("ready", 1.0)
 WORDS = {stage: models._STAGES[stage] for stage in ("wait", "fetch", "read")}
 
 
@@ -121,31 +122,27 @@ def lines(*steps: tuple[str, float]) -> list[str]:
     return written
 
 
-def test_lines() -> None:
-    told = [
-        ("wait", 0.0),
-        ("fetch", 0.3),
-        ("fetch", 0.35),
-        ("fetch", 0.4),
-        ("wait", 0.0),
-        ("read", 0.0),
-        ("ready", 1.0),
-    ]
-    assert lines(*told) == [
-        WORDS["wait"],
-        f"{WORDS['fetch']}: 30%",
-        f"{WORDS['fetch']}: 40%",
-        WORDS["wait"],
-        WORDS["read"],
-    ]
-
-
-def test_what_is_done_at_once_is_not_told() -> None:
-    assert lines(("wait", 0.0), ("fetch", 1.0), ("wait", 0.0)) == [WORDS["wait"]]
-
-
-def test_a_stage_of_a_newer_worker() -> None:
-    assert lines(("war\x1bm up", 0.0)) == ["war\\x1bm up"]
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (
+            [
+                ("wait", 0.0),
+                ("fetch", 0.3),
+                ("fetch", 0.35),
+                ("fetch", 0.4),
+                ("wait", 0.0),
+                ("read", 0.0),
+                ("ready", 1.0),
+            ],
+            [WORDS["wait"], f"{WORDS['fetch']}: 30%", f"{WORDS['fetch']}: 40%", WORDS["wait"], WORDS["read"]],
+        ),
+        ([("wait", 0.0), ("fetch", 1.0), ("wait", 0.0)], [WORDS["wait"]]),  # what is done at once is not told
+        ([("war\x1bm up", 0.0)], ["war\\x1bm up"]),  # of a newer worker
+    ],
+)
+def test_lines(steps: list[tuple[str, float]], told: list[str]) -> None:
+    assert lines(*steps) == told
 
 
 @given(st.lists(st.floats(0, 1), max_size=300))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
-from gateway.cli.text import age, counted, described, iso_time
+from gateway.cli.text import age, described, iso_time
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,6 @@ from gateway.cli.text import age, counted, described, iso_time
 def test_age(seconds: int, text: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert age(Timestamp(seconds=int(now.timestamp()) - seconds), now) == text
-
-
-@pytest.mark.parametrize(("number", "text"), [(0, "0 turns"), (1, "1 turn"), (1200, "1,200 turns")])
-def test_counts(number: int, text: str) -> None:
-    assert counted(number, "turn") == text
 
 
 def test_no_time() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +148,30 @@ def test_keys_and_a_line_of_json(tmp_path: Path) -> None:
     assert "admin" in refused[1].stderr
     [line] = told.stdout.splitlines()
     assert json.loads(line)["interval_seconds"] >= 1
+
+
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[str]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x00\x00\x18\x04\x00\x00\x00\x00\x00\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n<html>",
+        b"HTTP/1.0 200 OK\r\n\r\n[]",
+        b'HTTP/1.0 200 OK\r\n\r\n{"a": 1}',
+    ],
+)
+async def test_another_program(answer: bytes) -> None:
+    async with answering(answer) as http:
+        told = await asyncio.to_thread(CliRunner().invoke, main, ["top", "--http", http])
+    assert (told.exit_code, "name the gateway's HTTP door with --http" in told.output) == (1, True), told.output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from agentmem import v1
 from agentmem.channels import ClientTls, connect
 from agentmem.process.cluster_tls import read_cluster_tls
-from agentmem.v1 import cache_store_pb2, cache_store_pb2_grpc, inference_pb2, model_pb2, types_pb2
+from agentmem.v1 import cache_store_pb2, cache_store_pb2_grpc, model_pb2
 from gateway.cluster.cli.certificates import authority, issue
-from tests.gateway.cluster.world import HOST, World, cluster, eventually, inference
+from tests.gateway.cluster.world import HOST, World, cluster
 
 SERVICES = {
     service.full_name: service
@@ -100,16 +99,3 @@ async def test_a_block_is_read_from_the_store(world: World) -> None:
         blocks = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
         parts = [part.chunk async for part in blocks.ReadBlock(cache_store_pb2.ReadBlockRequest())]
     assert parts == [b"block"]
-
-
-async def test_a_node_that_is_not_ready_refuses_turns_so_that_another_takes_them(world: World) -> None:
-    await world["a"].worker.server.set_serving(False)
-    await eventually(lambda: world.ledger.nodes["a"].ready is False)
-    key = types_pb2.AgentKey(namespace="default", agent_id="ada", model_id="demo")
-    async with connect(world["a"].address, tls=client(world)) as channel:
-        call: Any = inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x"))
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await anext(aiter(call))
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert ("agentmem-not-begun", "1") in [tuple(pair) for pair in refused.value.trailing_metadata()]
-    assert world["a"].worker.generated == []

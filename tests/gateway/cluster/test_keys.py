@@ -17,7 +17,8 @@ from gateway.edge.key_file import render
 from gateway.edge.key_ring import KeyRing
 from gateway.edge.keys import new
 from gateway.settings import GatewaySettings
-from tests.gateway.cluster.world import World, cluster, eventually
+from tests.gateway.cluster.world import World, cluster
+from tests.gateway.running import eventually
 
 NOW = datetime.now(UTC)
 ADA, ADAS = new("ada", NOW)

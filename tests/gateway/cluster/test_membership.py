@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
-import grpc
 import httpx
 import pytest
+from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
-from tests.gateway.cluster.world import World, cluster, eventually, inference
-from tests.gateway.running import running
+from agentmem.v1 import agent_pb2, types_pb2
+from gateway.cli.main import main
+from tests.gateway.cluster.world import World, ask, cluster, turn
+from tests.gateway.running import eventually, running
 
 
 @pytest.fixture
@@ -58,14 +60,11 @@ async def test_a_store_that_is_away_is_noticed_when_the_lease_ends(world: World)
 
 async def test_a_node_that_was_cut_off_drops_what_others_have_changed_from_memory(world: World) -> None:
     """Erased while nobody waited for it, or spoken elsewhere since; what it made last stays."""
-    async with world["a"].channel() as channel:
-        for agent in ("erased", "moved", "here"):
-            world.says(agent, last_on="a")
-            key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
-            async for _ in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x")):
-                pass
+    for agent in ("erased", "moved", "here"):
+        world.says(agent, last_on="a")
+        await ask(world, "a", turn(agent))
     world["a"].store.away = True
-    await eventually(lambda: world["a"].gateway.parts.cluster._membership._failure)  # type: ignore[union-attr]
+    await eventually(lambda: world["a"].gateway.parts.cluster.membership._failure)  # type: ignore[union-attr]
     world.says("erased")
     world.says("moved", last_on="b")
     world["a"].worker.refusals["EvictAgent"] = errors.NotFound("agent", "erased")
@@ -85,10 +84,7 @@ async def test_a_node_that_was_cut_off_drops_what_others_have_changed_from_memor
 async def test_turns_of_a_node_without_others_still_reach_its_own_worker(world: World) -> None:
     world.ledger.lease = 0.0
     await eventually(lambda: world["a"].ready == 0)
-    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
-    async with world["a"].channel() as channel:
-        events = [e async for e in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x"))]
-    assert events[-1].HasField("finished")
+    assert (await ask(world, "a", turn()))[-1].HasField("finished")
     assert world.turns() == {"a": 1, "b": 0}
 
 
@@ -105,10 +101,7 @@ async def test_a_node_that_leaves_says_so_first(world: World) -> None:
     await world["b"].leave()
     assert world.ledger.nodes["b"].draining
     await eventually(lambda: world["a"].ready == 1)
-    key = types_pb2.AgentKey(agent_id="ada", model_id="demo")
-    async with world["a"].channel() as channel:
-        events = [e async for e in inference(channel).Generate(inference_pb2.GenerateRequest(key=key, prompt="x"))]
-    assert events[-1].HasField("finished")
+    assert (await ask(world, "a", turn()))[-1].HasField("finished")
     assert world.turns() == {"a": 1, "b": 0}
 
 
@@ -123,6 +116,21 @@ async def test_the_list_of_nodes_over_http(world: World) -> None:
     assert 'agentmem_gateway_cluster_nodes{state="ready"} 2.0' in page
 
 
+async def test_the_list_of_nodes_by_the_command(world: World) -> None:
+    """Which says of each whether it is ready."""
+    await world["b"].worker.server.set_serving(False)
+    await eventually(lambda: world["a"].ready == 1)
+    status = ["cluster", "status", "--http", world["a"].gateway.addresses["http"]]
+    shown = await asyncio.to_thread(CliRunner().invoke, main, status)
+    told = await asyncio.to_thread(CliRunner().invoke, main, [*status, "--json"])
+    assert shown.exit_code == 0, shown.output
+    rows = [line.split() for line in shown.output.splitlines()]
+    assert "cluster c1, asked at node a" in shown.output
+    assert any(row[:3] == ["a", world["a"].address, "ready"] for row in rows)
+    assert any(row[:4] == ["b", world["b"].address, "not", "ready"] for row in rows)
+    assert [node["name"] for node in json.loads(told.stdout)["nodes"]] == ["a", "b"]
+
+
 async def test_a_single_machine_has_no_list(world: World) -> None:
     async with (
         running(world["a"].run_dir.parent / "single") as gateway,
@@ -132,9 +140,3 @@ async def test_a_single_machine_has_no_list(world: World) -> None:
         assert "node" not in gateway.addresses
     assert answer.status_code == 404
     assert "of no cluster" in answer.text
-
-
-async def test_the_door_is_not_open_without_a_certificate(world: World) -> None:
-    async with grpc.aio.insecure_channel(world["a"].address) as channel:
-        with pytest.raises(grpc.aio.AioRpcError):
-            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20)

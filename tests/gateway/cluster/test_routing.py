@@ -11,10 +11,11 @@ import pytest
 
 from agentmem import errors
 from agentmem.rpcs import rpc_of
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, inference_pb2_grpc, types_pb2
 from gateway.upstream import ChannelWorker
-from tests.gateway.cluster.world import World, cluster, eventually, inference
-from tests.gateway.scripted import delta, finished, hello, started
+from tests.gateway.cluster.world import World, ask, cluster, turn
+from tests.gateway.running import eventually
+from tests.gateway.scripted import delta, finished, hello, script, started
 
 ADA = types_pb2.AgentKey(agent_id="ada", model_id="demo")
 TRIM = agent_pb2.TrimAgentRequest(key=ADA)
@@ -26,20 +27,6 @@ async def world() -> AsyncIterator[World]:
     async with cluster("a", "b", "c") as running:
         running.says("ada", last_on="b")
         yield running
-
-
-def turn(agent: str = "ada", **more: Any) -> inference_pb2.GenerateRequest:
-    key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
-    return inference_pb2.GenerateRequest(key=key, prompt="hi", **more)
-
-
-async def ask(world: World, at: str, request: Any) -> Any:
-    """Call a node's gRPC door; the answer, or a stream's messages. Raises AgentmemError."""
-    async with world[at].channel() as channel:
-        door = ChannelWorker(channel)
-        if rpc_of(request).method.server_streaming:
-            return [message async for message in door.stream(request, 30)]
-        return await door.call(request, 30)
 
 
 def asked(world: World, name: str) -> list[str]:
@@ -130,11 +117,7 @@ async def test_a_node_that_is_gone_without_a_word_is_passed_over(world: World) -
 
 
 async def test_a_turn_that_has_begun_is_not_sent_again(world: World) -> None:
-    async def dies(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        await world["b"].vanish()
-
-    world["b"].worker.script = dies
+    world["b"].worker.script = script((started(), world["b"].vanish))
     with pytest.raises(errors.Unavailable):
         await ask(world, "a", turn())
     assert sum(world.turns().values()) == 1
@@ -166,37 +149,22 @@ async def test_what_a_worker_refuses_comes_through_with_its_details(world: World
 async def test_a_lost_race_is_tried_once_more_unless_the_caller_named_a_version(
     world: World, given: dict[str, Any], tries: int
 ) -> None:
-    seen: list[str] = []
-
-    async def loses_once(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
-        seen.append(request.request_id)
-        if len(seen) == 1:
-            raise errors.Aborted("another writer was first")
-        async for event in hello(request):
-            yield event
-
-    world["b"].worker.script = loses_once
+    again = started(), delta("hi"), finished()
+    world["b"].worker.script = script([errors.Aborted("another writer was first")], again)
     if tries == 1:
         with pytest.raises(errors.Aborted):
             await ask(world, "a", turn(**given))
     else:
         await ask(world, "a", turn(**given))
+    seen = [request.request_id for request in world["b"].worker.generated]
     assert (len(seen), len(set(seen))) == (tries, 1)
 
 
 async def test_a_conflict_after_an_attempt_in_doubt_is_no_refusal(world: World) -> None:
     """The first node may have committed the turn, which then is the other writer that the second one sees."""
 
-    async def dies(_: Any) -> AsyncIterator[Any]:
-        await world["b"].vanish()
-        yield
-
-    async def conflicts(_: Any) -> AsyncIterator[Any]:
-        raise errors.Aborted("another writer was first")
-        yield
-
-    world["b"].worker.script = dies
-    world["a"].worker.script = world["c"].worker.script = conflicts
+    world["b"].worker.script = script([world["b"].vanish])
+    world["a"].worker.script = world["c"].worker.script = script([errors.Aborted("another writer was first")])
     with pytest.raises(errors.Unavailable, match="may have committed it"):
         await ask(world, "a", turn(if_version=3, request_id="mine"))
 
@@ -210,7 +178,7 @@ async def test_a_client_that_goes_away_ends_the_turn_on_the_other_node(world: Wo
 
     world["b"].worker.script = endless
     async with world["a"].channel() as channel:
-        call = inference(channel).Generate(turn())
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Generate(turn())
         await anext(aiter(call))
         call.cancel()
     async with asyncio.timeout(20):
@@ -221,12 +189,7 @@ async def test_a_client_that_goes_away_ends_the_turn_on_the_other_node(world: Wo
 async def test_turns_that_run_are_counted_and_claimed(world: World) -> None:
     go = asyncio.Event()
 
-    async def waits(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        await go.wait()
-        yield finished()
-
-    world["b"].worker.script = waits
+    world["b"].worker.script = script((started(), go.wait, finished()))
     running = asyncio.create_task(ask(world, "a", turn()))
     await eventually(lambda: [key.agent_id for key in world.ledger.running["b"]] == ["ada"])
     assert world.ledger.nodes["b"].load == 1
@@ -267,12 +230,7 @@ async def test_a_change_that_a_node_has_not_begun_is_made_on_the_next(world: Wor
 
 
 async def test_a_turn_that_has_answered_and_is_not_committed_is_not_made_again(world: World) -> None:
-    async def loses_at_the_end(_: Any) -> AsyncIterator[Any]:
-        yield started()
-        yield delta("hi")
-        raise errors.Aborted("another writer was first")
-
-    world["b"].worker.script = loses_at_the_end
+    world["b"].worker.script = script((started(), delta("hi"), errors.Aborted("another writer was first")))
     with pytest.raises(errors.Aborted):
         await ask(world, "a", turn())
     assert sum(world.turns().values()) == 1

@@ -15,12 +15,13 @@ import grpc
 from agentmem.channels import connect
 from agentmem.errors import Unavailable
 from agentmem.process.server import GrpcServer
+from agentmem.rpcs import rpc_of
 from agentmem.v1 import (
     cache_store_pb2,
     cache_store_pb2_grpc,
     cluster_pb2,
     cluster_pb2_grpc,
-    inference_pb2_grpc,
+    inference_pb2,
     model_pb2,
     types_pb2,
 )
@@ -28,6 +29,7 @@ from gateway.app import Gateway
 from gateway.cluster.cli.certificates import authority, issue
 from gateway.edge.key_file import render
 from gateway.edge.keys import ApiKey
+from gateway.upstream import ChannelWorker
 from tests import scratch
 from tests.gateway.running import ANY_PORT, eventually, settings
 from tests.gateway.scripted import ScriptedWorker
@@ -42,7 +44,6 @@ class SharedLedger:
         self.running: dict[str, list[types_pb2.AgentKey]] = {}
         self.lease = 10.0
         self.at: dict[str, cluster_pb2.LocateAgentResponse] = {}
-        self.located: list[str] = []
         self.keys = cluster_pb2.GetKeysResponse(version="none")
         """Callers', as all stores have them."""
 
@@ -96,7 +97,6 @@ class ScriptedStore(cluster_pb2_grpc.ClusterServiceServicer, cache_store_pb2_grp
     async def LocateAgent(self, request: Any, context: Any) -> cluster_pb2.LocateAgentResponse:
         if self.away:
             raise Unavailable("the database does not answer")
-        self.ledger.located.append(request.key.agent_id)
         return self.ledger.at.get(request.key.agent_id, cluster_pb2.LocateAgentResponse())
 
     async def OpenCache(self, request: Any, context: Any) -> cache_store_pb2.OpenCacheResponse:
@@ -163,7 +163,7 @@ class TestNode:
     @property
     def ready(self) -> int:
         assert self.gateway is not None
-        return sum(node.ready for node in self.gateway.parts.cluster._membership.nodes())
+        return sum(node.ready for node in self.gateway.parts.cluster.membership.nodes())
 
 
 class World:
@@ -210,8 +210,15 @@ async def cluster(*names: str, **changed: Any) -> AsyncIterator[World]:
         shutil.rmtree(root)
 
 
-def inference(channel: grpc.aio.Channel) -> Any:
-    return inference_pb2_grpc.InferenceServiceStub(channel)
+def turn(agent: str = "ada", **more: Any) -> inference_pb2.GenerateRequest:
+    key = types_pb2.AgentKey(agent_id=agent, model_id="demo")
+    return inference_pb2.GenerateRequest(key=key, prompt="hi", **more)
 
 
-__all__ = ["ANY_PORT", "HOST", "SharedLedger", "TestNode", "World", "cluster", "eventually", "inference"]
+async def ask(world: World, at: str, request: Any) -> Any:
+    """Call a node's gRPC door; the answer, or a stream's messages. Raises AgentmemError."""
+    async with world[at].channel() as channel:
+        door = ChannelWorker(channel)
+        if rpc_of(request).method.server_streaming:
+            return [message async for message in door.stream(request, 30)]
+        return await door.call(request, 30)

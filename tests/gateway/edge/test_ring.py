@@ -8,23 +8,18 @@ import pytest
 from agentmem.diagnostics import FileError
 from agentmem.errors import Unauthenticated, Unavailable
 from gateway.edge.callers import CallerLimits
-from gateway.edge.key_file import KeyFile, changing
+from gateway.edge.key_file import KeyFile
 from gateway.edge.key_ring import KeyRing
-from gateway.edge.keys import Shown, new
+from gateway.edge.keys import Shown, split
+from tests.gateway.secured import add_key, revoke
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 def add(path: Path, namespace: str = "team-a", **fields: Any) -> Shown:
-    key, shown = new(namespace, NOW, **fields)
-    with changing(path) as keys:
-        keys[key.id] = key
+    shown = split(add_key(path.parent, namespace, **fields))
+    assert shown is not None
     return shown
-
-
-def remove(path: Path, shown: Shown) -> None:
-    with changing(path) as keys:
-        del keys[shown.id]
 
 
 @pytest.fixture
@@ -36,12 +31,8 @@ def test_who_shows_a_key(path: Path) -> None:
     ours, theirs = add(path, max_running=3, admin=True), add(path, "team-b")
     ring = KeyRing(KeyFile(path), CallerLimits(7, 8))
     caller = ring.authenticate(str(ours))
-    assert (caller.namespace, caller.key_id, caller.admin, caller.limits) == (
-        "team-a",
-        ours.id,
-        True,
-        CallerLimits(3, 8),
-    )
+    assert (caller.namespace, caller.key_id, caller.admin) == ("team-a", ours.id, True)
+    assert caller.limits == CallerLimits(3, 8)
     other = ring.authenticate(str(theirs))
     assert (other.namespace, other.admin, other.limits) == ("team-b", False, CallerLimits(7, 8))
 
@@ -79,7 +70,7 @@ def test_a_changed_file_is_seen_by_the_next_request(path: Path) -> None:
     caller = ring.authenticate(str(first))
     second = add(path)
     assert ring.authenticate(str(second)).key_id == second.id
-    remove(path, first)
+    revoke(path.parent, str(first))
     with pytest.raises(Unauthenticated):
         ring.authenticate(str(first))
     assert not ring.stands(caller)
@@ -97,19 +88,11 @@ def test_a_change_within_the_clocks_resolution_is_seen(path: Path) -> None:
         ring.authenticate(str(first))
 
 
-def unreadable(path: Path) -> None:
-    path.unlink()
-
-
-def ill_formed(path: Path) -> None:
-    path.write_text(path.read_text()[:-20])
-
-
-def open_to_others(path: Path) -> None:
-    path.chmod(0o644)
-
-
-@pytest.mark.parametrize("damage", [unreadable, ill_formed, open_to_others])
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, lambda path: path.write_text(path.read_text()[:-20]), lambda path: path.chmod(0o644)],
+    ids=["gone", "ill-formed", "open to others"],
+)
 def test_fails_closed_until_it_is_mended(path: Path, damage: Any, caplog: pytest.LogCaptureFixture) -> None:
     shown = add(path)
     saved = path.read_text()

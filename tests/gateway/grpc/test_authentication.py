@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.errors import ResourceExhausted, from_rpc
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc
-from gateway.app import Gateway
-from tests.gateway.running import eventually, settings
-from tests.gateway.scripted import ScriptedWorker, started
+from tests.gateway.running import answers, eventually, running
+from tests.gateway.scripted import ScriptedWorker, endless
 from tests.gateway.secured import add_key, revoke, secured, showing
 
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
@@ -31,11 +28,6 @@ async def failure(call: Any) -> grpc.aio.AioRpcError:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value
-
-
-async def endless(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    await asyncio.Event().wait()
 
 
 async def test_a_key_is_a_namespace_at_both_doors(worker: ScriptedWorker, run_dir: Path) -> None:
@@ -80,6 +72,10 @@ async def test_without_a_key_nothing_is_told_but_health(worker: ScriptedWorker, 
             assert (await http.get(path)).status_code == 200
         refused = await failure(agents(channel).ListAgents(agent_pb2.ListAgentsRequest()))
         assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
+        rpc = {"grpc_type": "unary", "grpc_service": "agentmem.v1.AgentService", "grpc_method": "ListAgents"}
+        value = gateway.metrics.registry.get_sample_value
+        # Counted when the handler has ended, of which the caller may hear before.
+        await eventually(lambda: value("grpc_server_handled_total", {**rpc, "grpc_code": "UNAUTHENTICATED"}) == 1)
         sent = iter([agent_pb2.ImportAgentRequest(chunk=b"x")] * 3)
         assert (await failure(agents(channel).ImportAgent(sent))).code() is grpc.StatusCode.UNAUTHENTICATED
         health = health_pb2_grpc.HealthStub(channel)
@@ -106,9 +102,7 @@ async def test_revoked_while_it_runs(worker: ScriptedWorker, run_dir: Path) -> N
             with pytest.raises(httpx.RemoteProtocolError):  # cut off, and not ended as if it were whole
                 async for _ in lines:
                     pass
-        labels = {"route": "/v1/chat/completions", "method": "POST", "code": "401"}
-        value = gateway.metrics.registry.get_sample_value
-        await eventually(lambda: value("agentmem_http_requests_total", labels) == 1)
+        await eventually(lambda: answers(gateway, "/v1/chat/completions", "401") == 1)
         ended = await failure(calls[0].read())  # type: ignore[attr-defined]
         assert ended.code() is grpc.StatusCode.UNAUTHENTICATED
         assert "revoked" in (ended.details() or "")
@@ -187,14 +181,10 @@ async def test_limits_of_a_key_hold_at_both_doors_together(worker: ScriptedWorke
 
 
 async def test_everybody_is_one_caller_without_keys(worker: ScriptedWorker, run_dir: Path) -> None:
-    gateway = Gateway(settings(run_dir, max_per_minute=2))
-    await gateway.start()
-    try:
+    async with running(run_dir, max_per_minute=2) as gateway:
         for key, status in (("", 200), ("one", 200), ("another", 429)):
             async with showing(gateway, key) as (http, _):
                 assert (await http.get("/v1/models")).status_code == status
-    finally:
-        await gateway.stop()
 
 
 async def test_clear_text_to_the_world_is_warned_of(

@@ -21,33 +21,26 @@ class Process:
 
     def __init__(self, started: float | None = None) -> None:
         self.registry = CollectorRegistry()
-        self._metrics: dict[str, Counter | Gauge | Histogram] = {}
+        self._metrics: dict[str, Any] = {}
         if started is not None:
             self.set("process_start_time_seconds", started)
 
-    def count(self, name: str, by: float = 1, **labels: str) -> None:
+    def _metric(self, kind: Any, name: str, labels: dict[str, str], **further: Any) -> Any:
         if name not in self._metrics:
-            self._metrics[name] = Counter(name, "A counter.", sorted(labels), registry=self.registry)
-        metric = self._metrics[name]
-        assert isinstance(metric, Counter)
-        (metric.labels(**labels) if labels else metric).inc(by)
+            self._metrics[name] = kind(name, "A metric.", sorted(labels), registry=self.registry, **further)
+        assert isinstance(self._metrics[name], kind)
+        return self._metrics[name].labels(**labels) if labels else self._metrics[name]
+
+    def count(self, name: str, by: float = 1, **labels: str) -> None:
+        self._metric(Counter, name, labels).inc(by)
 
     def set(self, name: str, to: float, **labels: str) -> None:
-        if name not in self._metrics:
-            self._metrics[name] = Gauge(name, "A gauge.", sorted(labels), registry=self.registry)
-        metric = self._metrics[name]
-        assert isinstance(metric, Gauge)
-        (metric.labels(**labels) if labels else metric).set(to)
+        self._metric(Gauge, name, labels).set(to)
 
     def observe(self, name: str, values: Iterable[float], **labels: str) -> None:
-        if name not in self._metrics:
-            self._metrics[name] = Histogram(
-                name, "A histogram.", sorted(labels), buckets=LATENCY_BUCKETS, registry=self.registry
-            )
-        metric = self._metrics[name]
-        assert isinstance(metric, Histogram)
+        metric = self._metric(Histogram, name, labels, buckets=LATENCY_BUCKETS)
         for value in values:
-            (metric.labels(**labels) if labels else metric).observe(value)
+            metric.observe(value)
 
     def page(self) -> Page:
         return Page.parse(generate_latest(self.registry).decode())
@@ -92,7 +85,6 @@ class Processes:
         for model, running in (("demo", 3), ("llama-3.1-8b", 0)):
             self.worker.set("agentmem_num_requests_running", running, model_id=model)
             self.worker.set("agentmem_num_requests_waiting", running // 3, model_id=model)
-            self.worker.set("agentmem_batch_size", running, model_id=model)
             self.turns(model, prompt=1000, hot=500, generated=100)
         self.worker.set("agentmem_model_info", 1, model_id="demo")
         self.worker.set("agentmem_pool_blocks", 120, model_id="demo", state="used")
@@ -103,11 +95,9 @@ class Processes:
             self.worker.count(f"agentmem_cache_{name}_bytes", 1e9, model_id="demo")
 
     def turns(self, model: str, prompt: int, hot: int, generated: int) -> None:
-        for name in ("prompt_tokens", "prefix_cache_queries"):
-            self.worker.count(f"agentmem_{name}", prompt, model_id=model)
-        for name in ("prompt_tokens_cached", "prefix_cache_hits"):
-            self.worker.count(f"agentmem_{name}", hot, model_id=model, tier="hot")
-            self.worker.count(f"agentmem_{name}", 0, model_id=model, tier="warm")
+        self.worker.count("agentmem_prompt_tokens", prompt, model_id=model)
+        self.worker.count("agentmem_prompt_tokens_cached", hot, model_id=model, tier="hot")
+        self.worker.count("agentmem_prompt_tokens_cached", 0, model_id=model, tier="warm")
         self.worker.count("agentmem_generation_tokens", generated, model_id=model)
         self.worker.count("agentmem_requests_finished", 1, model_id=model, reason="stop")
 

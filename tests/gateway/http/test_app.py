@@ -1,12 +1,14 @@
 import asyncio
 
+import grpc
 import httpx
 import openai
-import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app import Gateway
 
+from ..running import eventually
 from ..scripted import ScriptedWorker
 
 
@@ -27,36 +29,30 @@ async def test_alive_without_a_worker(http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz")).status_code == 200
 
 
-async def becomes(http: httpx.AsyncClient, status: int, told: str) -> None:
-    """Wait until /readyz has this status and says that: an answer holds for a moment, and so does what a stop is in."""
-    async with asyncio.timeout(30):
-        while (answer := await http.get("/readyz")).status_code != status or told not in answer.text:
-            await asyncio.sleep(0.01)
+async def test_readiness_and_health_are_the_workers(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, channel: grpc.aio.Channel
+) -> None:
+    health, up = health_pb2_grpc.HealthStub(channel), gateway.metrics.registry.get_sample_value
 
+    async def becomes(status: int, told: str) -> None:
+        """Wait until all say so: an answer holds for a moment, and so does what a stop is in."""
+        async with asyncio.timeout(30):
+            while (answer := await http.get("/readyz")).status_code != status or told not in answer.text:
+                await asyncio.sleep(0.01)
+            serving = health_pb2.HealthCheckResponse.ServingStatus.Value("SERVING" if status == 200 else "NOT_SERVING")
+            while (await health.Check(health_pb2.HealthCheckRequest())).status != serving:
+                await asyncio.sleep(0.01)
+        await eventually(lambda: up("agentmem_peer_up", {"peer": "worker"}) == (status == 200))
 
-async def test_readiness_is_the_workers(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
     assert (await http.get("/readyz")).json() == {"status": "ready"}
+    await becomes(200, "ready")
+    assert (up("agentmem_ready"), up("agentmem_peer_up", {"peer": "store"})) == (1, 0)
     await worker.server.set_serving(False)
-    await becomes(http, 503, "NOT_SERVING")
+    await becomes(503, "NOT_SERVING")
     await worker.server.set_serving(True)
-    await becomes(http, 200, "ready")
+    await becomes(200, "ready")
     await worker.stop()
-    await becomes(http, 503, "cannot be reached")
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "advice"),
-    [
-        ("GET", "/nope", 404, "Not Found; /openapi.json lists"),
-        ("GET", "/v1/chat/completions", 405, "takes POST; /openapi.json"),
-        ("POST", "/healthz", 405, "this path takes "),
-    ],
-)
-async def test_other_urls(http: httpx.AsyncClient, method: str, path: str, status: int, advice: str) -> None:
-    answer = await http.request(method, path)
-    assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-    assert advice in answer.json()["error"]["message"]
+    await becomes(503, "cannot be reached")
 
 
 async def test_metrics(worker: ScriptedWorker, http: httpx.AsyncClient, gateway: Gateway) -> None:
@@ -68,6 +64,8 @@ async def test_metrics(worker: ScriptedWorker, http: httpx.AsyncClient, gateway:
     assert "secret" not in page
     families = {family.name: family for family in text_string_to_metric_families(page)}
     assert all(family.documentation for family in families.values())
+    forked = [each for each in families["agentmem_gateway_agents_resolved"].samples if each.labels == {"how": "forked"}]
+    assert [each.value for each in forked if each.name.endswith("_total")] == [0], "what can be known begins at zero"
     counted = {
         (sample.labels["route"], sample.labels["method"], sample.labels["code"]): sample.value
         for sample in families["agentmem_http_requests"].samples

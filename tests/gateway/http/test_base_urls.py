@@ -9,25 +9,27 @@ import httpx
 import pytest
 
 from agentmem.v1 import inference_pb2
-from gateway.app import Gateway
-from tests.gateway.running import running
+from tests.gateway.running import connected, running
 from tests.gateway.scripted import ScriptedWorker
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("method", "path", "status", "said"),
     [
-        ("/chat/completions", "lacks /v1; this endpoint is /v1/chat/completions"),
-        ("/messages/count_tokens", "lacks /v1; this endpoint is /v1/messages/count_tokens"),
-        ("/v1/v1/messages", "once too often; this endpoint is /v1/messages"),
-        ("/v1/chat/completions/", "a slash too many; this endpoint is /v1/chat/completions"),
-        ("/api/chat", "Ollama's API, which is not served"),
-        ("/nonsense", "/openapi.json lists the routes"),
+        ("POST", "/chat/completions", 404, "lacks /v1; this endpoint is /v1/chat/completions"),
+        ("POST", "/messages/count_tokens", 404, "lacks /v1; this endpoint is /v1/messages/count_tokens"),
+        ("POST", "/v1/v1/messages", 404, "once too often; this endpoint is /v1/messages"),
+        ("POST", "/v1/chat/completions/", 404, "a slash too many; this endpoint is /v1/chat/completions"),
+        ("POST", "/api/chat", 404, "Ollama's API, which is not served"),
+        ("GET", "/nope", 404, "Not Found; /openapi.json lists the routes"),
+        ("GET", "/v1/chat/completions", 405, "takes POST; /openapi.json"),
+        ("POST", "/healthz", 405, "this path takes "),
     ],
 )
-async def test_base_urls(worker: ScriptedWorker, http: httpx.AsyncClient, path: str, said: str) -> None:
-    answer = await http.post(path, json={})
-    assert answer.status_code == 404
+async def test_base_urls(http: httpx.AsyncClient, method: str, path: str, status: int, said: str) -> None:
+    answer = await http.request(method, path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert said in answer.json()["error"]["message"]
 
 
@@ -42,8 +44,7 @@ async def test_who_looks_whether_there_is_a_server_finds_one(worker: ScriptedWor
 async def test_idle_connections_stay(run_dir: Path, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than headers may take, which is what a connection that has not asked yet has."""
     monkeypatch.setattr("gateway.http.connections.HEADER_SECONDS", 0.1)
-    async with running(run_dir) as gateway:
-        reader, writer = await _connected(gateway)
+    async with running(run_dir) as gateway, connected(gateway) as (reader, writer):
         for _ in range(2):
             writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             head = await reader.readuntil(b"\r\n\r\n")
@@ -52,12 +53,6 @@ async def test_idle_connections_stay(run_dir: Path, worker: ScriptedWorker, monk
             await asyncio.sleep(0.3)
         writer.write(b"GET /healthz HTTP/1.1\r\nhost")
         assert await asyncio.wait_for(reader.read(), 30) == b"", "headers that do not come end it"
-        writer.close()
-
-
-async def _connected(gateway: Gateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    host, _, port = str(gateway.addresses["http"]).rpartition(":")
-    return await asyncio.open_connection(host, int(port))
 
 
 async def test_requests_without_a_model_go_to_the_default(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -29,42 +30,31 @@ def element(outer: str, inner: str, kind: str, size: int) -> bytes:
     return b'{"%b": {"%b": %b}}' % (outer.encode(), inner.encode(), filler(kind, size))
 
 
+def text_of_json(size: int) -> bytes:
+    messages = {"messages": HI["messages"], "tools_json": filler("empty lists", size).decode()}
+    return json.dumps({"messages": messages}).encode()
+
+
+NAMED: Final = {"model": "demo"}
 SEEDS: Final = {
-    "ones for messages": (CHAT, lambda: with_filler(HI, "messages", "ones", LONGEST)),
-    "as many messages as are taken": (CHAT, lambda: with_filler(HI, "messages", "messages", 960_000)),
-    "as many bad messages": (CHAT, lambda: with_filler(HI, "messages", "bad messages", 860_000)),
-    "a text of the widest characters": (CHAT, lambda: with_filler(HI, "user", "wide text", LONGEST)),
-    "unknown members": (CHAT, lambda: with_filler(HI, "metadata", "members", 50_000)),
+    "ones for messages": (CHAT, partial(with_filler, HI, "messages", "ones", LONGEST)),
+    "as many messages as are taken": (CHAT, partial(with_filler, HI, "messages", "messages", 960_000)),
+    "as many bad messages": (CHAT, partial(with_filler, HI, "messages", "bad messages", 860_000)),
+    "a text of the widest characters": (CHAT, partial(with_filler, HI, "user", "wide text", LONGEST)),
+    "unknown members": (CHAT, partial(with_filler, HI, "metadata", "members", 50_000)),
     "copies of a long prompt": (
         "/v1/completions",
-        lambda: with_filler({"model": "demo", "n": 16}, "prompt", "escapes", LONGEST),
+        partial(with_filler, {**NAMED, "n": 16}, "prompt", "escapes", LONGEST),
     ),
-    "a million token ids": (
-        "/v1/completions",
-        lambda: with_filler({"model": "demo"}, "prompt", "token ids", 7_000_000),
-    ),
-    "empty lists for input": (
-        "/v1/responses",
-        lambda: with_filler({"model": "demo"}, "input", "empty lists", LONGEST),
-    ),
+    "a million token ids": ("/v1/completions", partial(with_filler, NAMED, "prompt", "token ids", 7_000_000)),
+    "empty lists for input": ("/v1/responses", partial(with_filler, NAMED, "input", "empty lists", LONGEST)),
     "numbers for a tool": (
         "/v1/messages",
-        lambda: with_filler({**HI, "max_tokens": 1}, "chat_template_kwargs", "floats", LONGEST),
+        partial(with_filler, {**HI, "max_tokens": 1}, "chat_template_kwargs", "floats", LONGEST),
     ),
-    "token ids over REST": (
-        AGENT.format("generate"),
-        lambda: element("token_ids", "ids", "token ids", 7_000_000),
-    ),
-    "JSON inside of JSON": (
-        AGENT.format("generate"),
-        lambda: json.dumps(
-            {"messages": {"messages": HI["messages"], "tools_json": filler("empty lists", 12_000_000).decode()}}
-        ).encode(),
-    ),
-    "a workflow of numbers": (
-        "/v1/workflows/check",
-        lambda: with_filler({}, "definition_yaml", "yaml", 1024 * 1024),
-    ),
+    "token ids over REST": (AGENT.format("generate"), partial(element, "token_ids", "ids", "token ids", 7_000_000)),
+    "JSON inside of JSON": (AGENT.format("generate"), partial(text_of_json, 12_000_000)),
+    "a workflow of numbers": ("/v1/workflows/check", partial(with_filler, {}, "definition_yaml", "yaml", 1024 * 1024)),
 }
 
 

@@ -1,4 +1,4 @@
-"""Chat completions, mostly through the official SDK."""
+"""Completions of chats and of texts, mostly through the official SDK."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ import pytest
 from agentmem import errors
 from agentmem.v1 import inference_pb2
 
-from ..scripted import TOLD_VERSION, ScriptedWorker, finished
+from ..running import answered
+from ..scripted import TOLD_VERSION, ScriptedWorker, delta, finished, started
 
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
 BODY = {"model": "demo", "messages": MESSAGES}
-
-
-def answered(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [record.fields for record in caplog.records if record.message == "answered"]  # type: ignore[attr-defined]
 
 
 async def test_completion(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
@@ -119,14 +116,9 @@ async def test_the_idempotency_key_names_the_turn(worker: ScriptedWorker, http: 
     assert traced == ["r1", "r2"]
     answer = await http.post("/v1/chat/completions", json=BODY, headers={"Idempotency-Key": "k" * 129})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Idempotency-Key")
-
-
-async def test_the_request_id_is_for_tracing_only(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
-    for given, sent in (({}, "req-"), ({"X-Request-ID": "r" * 129}, "req-"), ({"X-Request-ID": "same"}, "same")):
-        answer = await http.post("/v1/chat/completions", json=BODY, headers=given)
-        assert answer.status_code == 200
-        assert answer.headers["x-request-id"].startswith(sent)
-    assert [request.request_id for request in worker.generated] == ["", "", ""]
+    unnamed = await http.post("/v1/chat/completions", json=BODY, headers={"X-Request-ID": "r" * 129})
+    assert unnamed.headers["x-request-id"].startswith("req-")
+    assert worker.generated[-1].request_id == "", "the request's id is for tracing only"
 
 
 async def test_one_line_of_the_log_per_request(
@@ -189,3 +181,40 @@ async def test_a_refusal_has_its_status(worker: ScriptedWorker, http: httpx.Asyn
         assert answer.headers["content-type"] == "application/json"
         assert "secret" not in answer.text
         assert answer.headers.get("retry-after") == {429: "8", 503: "3"}.get(status)
+
+
+async def echo(request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
+    """Says what it was asked, so that mixed up choices show."""
+    yield started()
+    for character in f"{request.prompt}{request.sampling.seed}":
+        yield delta(character)
+    yield finished()
+
+
+async def test_completion_of_a_text(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    headers = {"X-Agent-ID": "bob", "Idempotency-Key": "turn-1"}
+    answer = await sdk.completions.create(model="demo", prompt="hi", extra_headers=headers)
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("Hello 🌍", "stop")
+    assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 12
+    (request,) = worker.generated
+    assert (request.key.agent_id, request.request_id, request.prompt, request.max_tokens) == ("bob", "turn-1", "hi", 16)
+    await sdk.completions.create(model="demo", prompt="hi")
+    assert worker.requests[-1].key.agent_id == "", "nothing is kept"
+
+
+async def test_choices_come_prompt_by_prompt(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
+    worker.script = echo
+    asked: Any = {"model": "demo", "prompt": ["a", "b", "c"], "n": 2, "seed": 5}
+    wanted = ["a5", "a6", "b5", "b6", "c5", "c6"]
+    answer = await sdk.completions.create(**asked)
+    assert [choice.text for choice in answer.choices] == wanted
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (60, 18)
+    texts = [""] * 6
+    async for chunk in await sdk.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+        usage = chunk.usage
+    assert texts == wanted
+    assert usage is not None and usage.prompt_tokens == 60

@@ -11,7 +11,7 @@ import pytest
 
 from agentmem import errors
 from agentmem.v1 import inference_pb2, types_pb2
-from gateway.http.choices import Events, each_choice
+from gateway.http.turns import Events, each_choice
 from gateway.running import RunningTurns
 from tests.gateway.fakes import FakeWorker
 from tests.gateway.running import eventually

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
 
 import httpx
 import pytest
 from openapi_spec_validator import validate
 from starlette.routing import Route
 
-from gateway.api.rest import ENDPOINTS, model_of_body
-from gateway.api.validation import parse_body
 from gateway.app import Gateway
 from gateway.http.openapi import document
 from tests.gateway.scripted import ScriptedWorker
@@ -37,20 +33,8 @@ async def test_every_route_of_the_apis_is_in_it_and_nothing_else(gateway: Gatewa
     }
 
 
-def test_everything_that_takes_json_has_an_example() -> None:
-    for operations in document()["paths"].values():
-        for operation in operations.values():
-            for media, content in operation.get("requestBody", {}).get("content", {}).items():
-                assert media != "application/json" or "example" in content, operation["summary"]
-
-
 def test_no_field_is_a_namespace() -> None:
     """But for the one that a tool of OpenAI's dialect may be in."""
     schemas = document()["components"]["schemas"]
     named = {name for name, schema in schemas.items() if "namespace" in schema.get("properties", {})}
     assert named == {"FunctionCallItem", "CustomCallItem", "CallOutputItem"}
-
-
-@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.has_body], ids=lambda one: one.rpc.name)
-def test_rests_examples_are_good(endpoint: Any) -> None:
-    parse_body(json.dumps(endpoint.example).encode(), model_of_body(endpoint))

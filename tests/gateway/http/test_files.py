@@ -13,8 +13,9 @@ from agentmem import errors
 from agentmem.kv.blockfile import CHUNK_BYTES as CHUNK
 from agentmem.v1 import types_pb2
 from gateway.app import Gateway
-from tests.gateway.running import eventually, settings
+from tests.gateway.running import answers, eventually, running
 from tests.gateway.scripted import ScriptedWorker
+from tests.gateway.secured import showing
 
 EXPORT = "/v1/agents/%C3%A4/export?model=demo"
 IMPORT = "/v1/agents/%C3%A4/import?model=demo"
@@ -63,9 +64,7 @@ async def test_the_limit_of_files_is_not_that_of_json(
     worker: ScriptedWorker, run_dir: Path, declared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.http.rest.MAX_IMPORT_BYTES", 3 * CHUNK)
-    limited = Gateway(settings(run_dir))
-    await limited.start()
-    async with httpx.AsyncClient(base_url=f"http://{limited.addresses['http']}", timeout=30) as http:
+    async with running(run_dir) as limited, showing(limited, "") as (http, _):
         size = 3 * CHUNK
         answer = await http.post(IMPORT, content=bytes(size), headers=FILE)
         assert answer.status_code == 200
@@ -76,7 +75,6 @@ async def test_the_limit_of_files_is_not_that_of_json(
         assert str(size) in answer.json()["error"]["message"]
         if not declared:
             await asyncio.wait_for(worker.ended.wait(), 20)
-    await limited.stop()
 
 
 async def test_leaving_ends_the_import(worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient) -> None:
@@ -88,6 +86,4 @@ async def test_leaving_ends_the_import(worker: ScriptedWorker, gateway: Gateway,
     await eventually(lambda: len(worker.requests) == 2)
     sending.cancel()
     await asyncio.wait_for(worker.ended.wait(), 20)
-    labels = {"route": "/v1/agents/{agent}/import", "method": "POST", "code": "499"}
-    count = gateway.metrics.registry.get_sample_value
-    await eventually(lambda: count("agentmem_http_requests_total", labels) == 1)
+    await eventually(lambda: answers(gateway, "/v1/agents/{agent}/import", "499") == 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import httpx
@@ -10,28 +9,15 @@ import pytest
 
 from gateway.app import Gateway
 
-from ..running import running
+from ..running import connected, running
 from ..scripted import ScriptedWorker
 from ..secured import add_key, secured
 
 OWN = ["localhost", "LOCALHOST:8080", "127.0.0.1", "127.0.0.1:1", "127.9.9.9:8080", "[::1]", "[::1]:8080"]
 OTHERS = [
-    *(
-        "evil.example",
-        "evil.example:8080",
-        "localhost.evil.example",
-        "127.0.0.1.evil.example",
-        "evil.example:127.0.0.1",
-    ),
-    *(
-        "192.168.0.1:8080",
-        "0.0.0.0:8080",
-        "[2001:db8::1]:8080",
-        "[127.0.0.1]evil.example",
-        "[::1",
-        "localhost@evil",
-        "",
-    ),
+    *("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "localhost@evil", ""),
+    *("evil.example:127.0.0.1", "192.168.0.1:8080", "0.0.0.0:8080", "[2001:db8::1]:8080", "[::1"),
+    "[127.0.0.1]evil.example",
 ]
 
 
@@ -59,11 +45,9 @@ async def test_other_names(worker: ScriptedWorker, gateway: Gateway) -> None:
 
 
 async def test_a_client_of_http_1_0_need_not_name_one(worker: ScriptedWorker, gateway: Gateway) -> None:
-    host, _, port = gateway.addresses["http"].rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
-    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-    writer.close()
+    async with connected(gateway) as (reader, writer):
+        writer.write(b"GET /v1/models HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_names_that_are_allowed(worker: ScriptedWorker, run_dir: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,10 @@ from agentmem.channels import connect
 from agentmem.v1 import agent_pb2, agent_pb2_grpc, inference_pb2, inference_pb2_grpc
 from gateway.app import Gateway
 
-from ..running import eventually, running
-from ..scripted import ScriptedWorker, finished, started
+from ..running import connected, eventually, running
+from ..scripted import ScriptedWorker, endless, finished, started
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-
-
-@asynccontextmanager
-async def connected(gateway: Gateway) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    host, _, port = gateway.addresses["http"].rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
 
 
 async def said(gateway: Gateway, *parts: bytes) -> bytes:
@@ -107,11 +97,6 @@ GET = b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n"
 CLOSING = b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 BODY = b'{"model": "demo", "messages": [{"role": "user", "content": "hi"}]}'
 ASK = HEAD + b"content-length: %d\r\n\r\n%s" % (len(BODY), BODY)
-
-
-async def endless(_: Any) -> AsyncIterator[Any]:
-    yield started()
-    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("silent", [0, 30])

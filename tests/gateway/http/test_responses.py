@@ -115,15 +115,6 @@ async def test_an_unknown_response_is_not_found(worker: ScriptedWorker, sdk: ope
     )
 
 
-async def test_another_beginning_is_refused(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
-    first = await sdk.responses.create(model="demo", input="hi", instructions="be nice")
-    asked = len(worker.requests)
-    with pytest.raises(openai.BadRequestError) as refused:
-        await sdk.responses.create(model="demo", input="and?", previous_response_id=first.id)
-    assert refused.value.param == "instructions"
-    assert len(worker.requests) == asked
-
-
 async def test_responses_of_others_cannot_be_fetched(worker: ScriptedWorker, sdk: openai.AsyncOpenAI) -> None:
     calls: list[Any] = [
         sdk.responses.retrieve("resp_1"),

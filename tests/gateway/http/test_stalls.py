@@ -14,7 +14,7 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.http import connections
-from tests.gateway.running import eventually, settings
+from tests.gateway.running import answers, eventually, running, settings
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
 
 CHUNK = "x" * 100_000
@@ -60,6 +60,8 @@ async def test_a_peer_that_takes_nothing_is_dropped(
         await reader.read()
     writer.close()
     assert ("stalled reader cut off" in caplog.messages) == streamed
+    code = "499" if streamed else "200"
+    await eventually(lambda: answers(gateway, "/v1/chat/completions", code) == 1)
     async with asyncio.timeout(20):  # nor does the end wait for it
         await gateway.stop()
 
@@ -71,17 +73,15 @@ async def test_a_slow_peer_gets_all(
     caplog.set_level(logging.INFO, "gateway")
     worker.script = long_answer
     monkeypatch.setattr(connections, "_GRACE", 0.0)
-    gateway = Gateway(settings(run_dir, stall_limit=LIMIT))
-    await gateway.start()
-    reader, writer = await ask(gateway, streamed=False)
-    began = asyncio.get_running_loop().time()
-    writer.transport.resume_reading()  # type: ignore[attr-defined]
-    size = 0
-    while part := await reader.read(CHUNKS * len(CHUNK) // READS):
-        size += len(part)
-        await asyncio.sleep(LIMIT * 1.2 / READS)
-    assert size > CHUNKS * len(CHUNK)
-    assert asyncio.get_running_loop().time() - began > LIMIT
-    assert "stalled connection dropped" not in caplog.messages
-    writer.close()
-    await gateway.stop()
+    async with running(run_dir, stall_limit=LIMIT) as gateway:
+        reader, writer = await ask(gateway, streamed=False)
+        began = asyncio.get_running_loop().time()
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        size = 0
+        while part := await reader.read(CHUNKS * len(CHUNK) // READS):
+            size += len(part)
+            await asyncio.sleep(LIMIT * 1.2 / READS)
+        assert size > CHUNKS * len(CHUNK)
+        assert asyncio.get_running_loop().time() - began > LIMIT
+        assert "stalled connection dropped" not in caplog.messages
+        writer.close()

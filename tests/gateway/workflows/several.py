@@ -13,8 +13,9 @@ from gateway.edge.callers import Caller
 from gateway.upstream import ChannelWorker
 from gateway.workflows.attendance import Attendance
 from gateway.workflows.event_log import Event
-from gateway.workflows.live import WorkflowMetrics
+from gateway.workflows.live import LiveRuns, WorkflowMetrics
 from gateway.workflows.runs import Runs
+from gateway.workflows.worker import PatientWorker
 from tests.gateway.running import eventually
 from tests.gateway.scripted import delta, finished, started
 from tests.gateway.workflows.test_runs import Kept, RecordsIn, all_of
@@ -67,8 +68,9 @@ class Gateway:
     def __init__(self, kept: Kept, channel: grpc.aio.Channel, most: int = 4) -> None:
         self.kept, self.keys, self.unready = kept, Keys("k1"), ""
         self.records, self.metrics = RecordsIn(kept), WorkflowMetrics(None)
-        self.runs = Runs(self.records, ChannelWorker(channel), self.keys, self.metrics, most)
-        self.attendance = Attendance(self.runs, self.records, lambda: self.unready)
+        worker = PatientWorker(ChannelWorker(channel))
+        self.runs = Runs(LiveRuns(self.records, worker, self.keys, self.metrics, most))
+        self.attendance = Attendance(self.runs, lambda: self.unready)
 
     @property
     def going_on(self) -> list[str]:

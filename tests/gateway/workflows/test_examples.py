@@ -1,5 +1,6 @@
-"""The examples that are shipped: they load, show together all that a file can say, and end as their comments tell."""
+"""Files that users have: the guide's, and the examples, which together show all that a file can say."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,11 @@ from gateway.workflows.definition.parser import load
 from gateway.workflows.definition.schema import Definition, Outcome, Phase
 from gateway.workflows.program import PhaseEnd, Program, Turn
 
-FOLDER = Path(__file__).parents[3] / "deploy" / "examples" / "workflows"
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "deploy" / "examples" / "workflows"
 FILES = sorted(FOLDER.glob("*.yaml"))
-Says = Callable[[Turn], str]
+Says = Callable[[Turn, str], str]
+"""What an agent says in a turn, with all that it has heard."""
 
 
 def example(name: str) -> Definition:
@@ -21,13 +24,15 @@ def example(name: str) -> Definition:
 
 
 def play(definition: Definition, says: Says) -> tuple[list[Turn], dict[str, PhaseEnd]]:
-    """All turns, and how the phases ended, where agents say what `says` gives."""
-    program, said = Program(definition), dict[str, str]()
+    """All turns, and how the phases ended."""
+    program, said, heard = Program(definition), dict[str, str](), dict.fromkeys(definition.agents, "")
     turns: list[Turn] = []
     ends = {}
     while (step := program.advance(said)) is not None:
         turns += step.turns
-        said = {turn.agent: says(turn) for turn in step.turns}
+        for work in (*step.listenings, *step.turns):
+            heard[work.agent] += work.message
+        said = {turn.agent: says(turn, heard[turn.agent]) for turn in step.turns}
         if step.ended is not None:
             ends[step.ended.phase] = step.ended
     return turns, ends
@@ -37,6 +42,12 @@ def play(definition: Definition, says: Says) -> tuple[list[Turn], dict[str, Phas
 def test_it_loads_and_says_what_it_shows(file: Path) -> None:
     assert load(file.read_text(), {}).workflow == file.stem
     assert file.read_text().startswith("# ")
+
+
+def test_the_guides_file_loads() -> None:
+    guide = (ROOT / "docs" / "guides" / "workflows.md").read_text()
+    blocks = re.findall(r"```yaml\n(workflow: .*?)```", guide, re.DOTALL)
+    assert [load(block, {}).workflow for block in blocks] == ["yard"]
 
 
 def test_together_they_use_all_there_is() -> None:
@@ -50,7 +61,7 @@ def test_together_they_use_all_there_is() -> None:
 
 def test_the_dilemma_has_25_turns_and_its_analyst_reads_what_is_on_record() -> None:
     turns, ends = play(
-        example("prisoners-dilemma"), lambda turn: '"defect"' if turn.json_schema else f"I am {turn.agent}."
+        example("prisoners-dilemma"), lambda turn, _: '"defect"' if turn.json_schema else f"I am {turn.agent}."
     )
     assert Counter(turn.agent for turn in turns) == {"warden": 8, "marco": 8, "danny": 8, "analyst": 1}
     assert [end.rounds for end in ends.values()] == [4, 4, 3, 1, 1]
@@ -60,7 +71,7 @@ def test_the_dilemma_has_25_turns_and_its_analyst_reads_what_is_on_record() -> N
 
 
 def test_the_review_ends_when_the_reviewer_approves() -> None:
-    def says(turn: Turn) -> str:
+    def says(turn: Turn, _: str) -> str:
         if turn.json_schema:
             return '{"approved": true, "issues": 0}'
         return "Approved." if "Round 2" in turn.message and turn.agent == "reviewer" else "No."
@@ -72,38 +83,30 @@ def test_the_review_ends_when_the_reviewer_approves() -> None:
 
 def test_a_jury_that_is_split_votes_again_and_the_motion_falls() -> None:
     split = {"priya": "for", "sven": "for", "nina": "against", "tariq": "against"}
-    turns, ends = play(example("debate"), lambda turn: f'"{split[turn.agent]}"' if turn.json_schema else "Hear me.")
+    turns, ends = play(example("debate"), lambda turn, _: f'"{split[turn.agent]}"' if turn.json_schema else "Hear me.")
     assert ends["verdict"].rounds == 3
     assert ends["verdict"].outcome["winner"] == "against"
     assert '2 for the motion, 2 against it. The winner is "against"' in turns[-1].message
 
-    _, ends = play(example("debate"), lambda turn: '"for"' if turn.json_schema else "I concede.")
+    _, ends = play(example("debate"), lambda turn, _: '"for"' if turn.json_schema else "I concede.")
     assert (ends["arguments"].rounds, ends["verdict"].rounds) == (1, 1)
     assert ends["verdict"].outcome["winner"] == "for"
 
 
 def test_gossip_tells_who_could_know() -> None:
     """Agents that say of what they are asked what they were told, and nothing else."""
-    definition = example("gossip")
     facts = {
         "boat": "The colour of the boat is green.",
         "locker": "The number of the locker is 417.",
         "secret": "The secret word of yuki is walnut.",
     }
-    heard: dict[str, str] = dict.fromkeys(definition.agents, "")
 
-    def says(turn: Turn) -> str:
+    def says(turn: Turn, heard: str) -> str:
         fact = next(fact for about, fact in facts.items() if about in turn.message.splitlines()[-1])
-        return fact if fact in heard[turn.agent] else "I do not know."
+        return fact if fact in heard else "I do not know."
 
-    program, said = Program(definition), dict[str, str]()
-    ends = {}
-    while (step := program.advance(said)) is not None:
-        for work in (*step.listenings, *step.turns):
-            heard[work.agent] += work.message
-        said = {turn.agent: says(turn) for turn in step.turns}
-        if step.ended is not None:
-            ends[step.ended.phase] = step.ended.outcome
+    _, ended = play(example("gossip"), says)
+    ends = {name: end.outcome for name, end in ended.items()}
     knowing = {name for name, colour in ends["colour"]["choices"].items() if colour is not None}
     assert knowing == {"lena", "marco", "priya"}
     assert ends["number"]["numbers"] == dict.fromkeys(("lena", "marco", "priya", "omar", "yuki"), 417) | {"nina": None}

@@ -197,29 +197,6 @@ def test_a_phase_tells_the_later_ones_what_came_of_it() -> None:
     ]
 
 
-def test_what_an_object_lacks_is_none() -> None:
-    outcome = {"kind": "json", "agent": "a", "schema": {"properties": {"x": {}, "y": {}}}}
-    workflow = definition(
-        {"agents": ["a"], "outcome": outcome},
-        {"agents": ["a"], "prompts": "${outcome.p1.value.x} ${outcome.p1.value.y}"},
-    )
-    steps = play(workflow, lambda name, place: '{"x": "1"}')
-    assert steps[1].turns[0].message == "1 none"
-
-
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [("value.a.b", "true"), ("value.a", '{"b": true}'), ("value.c.d", "0.3"), ("value.n", "none"), ("value.l", "[1]")],
-)
-def test_outcomes_in_texts_are_spelled_as_the_templates_say(field: str, text: str) -> None:
-    said = '{"a": {"b": true}, "c.d": 0.30000000000000004, "n": null, "l": [1]}'
-    workflow = definition(
-        {"agents": ["a"], "outcome": {"kind": "json", "agent": "a", "schema": {"type": "object"}}},
-        {"agents": ["a"], "prompts": f"${{outcome.p1.{field}}}"},
-    )
-    assert play(workflow, lambda name, place: said)[1].turns[0].message == text
-
-
 LONG = MAX_FILLED // 16 + 1
 
 

@@ -19,7 +19,7 @@ from gateway.workflows.records import StoredRun
 from gateway.workflows.run import Run, agent_keys
 from gateway.workflows.worker import PatientWorker
 from tests.gateway.running import eventually
-from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.scripted import ScriptedWorker, delta, finished, for_ever, script, started
 from tests.gateway.workflows.files import definition
 
 State = workflow_pb2.WorkflowState
@@ -55,12 +55,13 @@ def read_again(run: StoredRun, written: list[LoggedEvent]) -> StoredRun:
     return StoredRun(again, "", {}, events=list(written))
 
 
-async def told(run: Run) -> list[str]:
+async def told(worker: ScriptedWorker, run: StoredRun, workflow: Definition = TALK, **options: Any) -> list[str]:
     """The kinds of all events of a run, executed to its end."""
-    executing = asyncio.create_task(run.execute())
-    kinds = [str(event.WhichOneof("event")) async for event in run.log.read(0)]
-    await executing
-    return kinds
+    async with running(worker, run, workflow, **options) as performed:
+        executing = asyncio.create_task(performed.execute())
+        kinds = [str(event.WhichOneof("event")) async for event in performed.log.read(0)]
+        await executing
+        return kinds
 
 
 def asked(worker: ScriptedWorker, kind: type = inference_pb2.GenerateRequest) -> list[Any]:
@@ -73,8 +74,7 @@ def texts(worker: ScriptedWorker) -> list[tuple[str, str]]:
 
 async def test_what_a_run_asks_for(worker: ScriptedWorker) -> None:
     run = record(TALK)
-    async with running(worker, run) as performed:
-        kinds = await told(performed)
+    kinds = await told(worker, run)
     assert texts(worker) == [
         ("wf-1/a/2", "speak"),
         ("wf-1/b/1", "a: Hello 🌍\nspeak"),
@@ -111,8 +111,7 @@ async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
         yield finished()
 
     worker.script = slowly
-    async with running(worker, record(TALK)) as performed:
-        await told(performed)
+    await told(worker, record(TALK))
     hints = [
         {hint.key.agent_id.removeprefix("wf-1."): hint.steps if hint.HasField("steps") else None for hint in r.hints}
         for r in asked(worker, agent_pb2.SetTurnHintsRequest)
@@ -125,27 +124,15 @@ async def test_it_looks_ahead(worker: ScriptedWorker) -> None:
 
 async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) -> None:
     run, written = record(TALK), list[LoggedEvent]()
-    calls = 0
-
-    async def third_fails(request: Any) -> AsyncIterator[Any]:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise FailedPrecondition("the context is full")
-        yield started()
-        yield delta(f"said {calls}")
-        yield finished()
-
-    worker.script = third_fails
-    async with running(worker, run, written=written) as performed:
-        kinds = await told(performed)
+    said = [(started(), delta(f"said {number}"), finished()) for number in range(5)]
+    worker.script = script(*said[1:3], [FailedPrecondition("the context is full")], said[4])
+    kinds = await told(worker, run, written=written)
     assert kinds[-1] == "finished"
     assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "the context is full")
     assert asked(worker, agent_pb2.DeleteAgentRequest) == [], "whoever resumes it needs them"
     again = read_again(run, written)
     worker.requests.clear()
-    async with running(worker, again, written=written) as performed:
-        kinds = await told(performed)
+    kinds = await told(worker, again, written=written)
     assert [request.if_version for request in worker.generated] == [3, 3], "they go on from what the log has"
     first = {hint.key.agent_id: hint.steps for hint in asked(worker, agent_pb2.SetTurnHintsRequest)[0].hints}
     assert first["wf-1.b"] == 1, "who looks ahead does so from where the run goes on"
@@ -159,22 +146,10 @@ async def test_a_run_that_failed_goes_on_where_it_was(worker: ScriptedWorker) ->
 
 @pytest.mark.parametrize("outage", [Unavailable("away", 0.01), ResourceExhausted("no room", 0.01)])
 async def test_a_turn_outlasts_an_outage_under_its_name(worker: ScriptedWorker, outage: Exception) -> None:
-    calls = 0
-
-    async def second_time(request: Any) -> AsyncIterator[Any]:
-        nonlocal calls
-        calls += 1
-        yield started()
-        if calls % 2:
-            yield delta("half a")
-            raise outage
-        yield delta("word")
-        yield finished()
-
-    worker.script = second_time
+    away, answers = (started(), delta("half a"), outage), (started(), delta("word"), finished())
+    worker.script = script(*(away, answers) * 4)
     run, written = record(TALK), list[LoggedEvent]()
-    async with running(worker, run, written=written) as performed:
-        await told(performed)
+    await told(worker, run, written=written)
     assert run.workflow.state == State.WORKFLOW_STATE_SUCCEEDED
     logged = written
     assert [request_id for request_id, _ in texts(worker)] == [
@@ -187,8 +162,7 @@ async def test_a_turn_outlasts_an_outage_under_its_name(worker: ScriptedWorker, 
 async def test_patience_ends(worker: ScriptedWorker) -> None:
     worker.error = Unavailable("away", 0.01)
     run = record(TALK)
-    async with running(worker, run, patience=0.1) as performed:
-        await told(performed)
+    await told(worker, run, patience=0.1)
     assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "away")
 
 
@@ -203,28 +177,20 @@ async def test_only_an_agent_that_persists_may_be_known_already(
     for persist, state in ((False, State.WORKFLOW_STATE_FAILED), (True, State.WORKFLOW_STATE_SUCCEEDED)):
         introduced = definition({"agents": ["a"]}, agents={"a": {"system": "You are a.", "persist": persist}})
         run = record(introduced)
-        async with running(worker, run, introduced) as performed:
-            await told(performed)
+        await told(worker, run, introduced)
         assert run.workflow.state == state
 
 
 async def test_a_turn_that_another_was_faster_than_is_done_again(worker: ScriptedWorker) -> None:
     """As where two nodes compute turns of an agent at once: of one that persists, others may be the faster."""
 
-    async def second(request: inference_pb2.GenerateRequest) -> AsyncIterator[Any]:
-        yield started()
-        if len(worker.generated) == 1:
-            raise Aborted("the agent has changed meanwhile; send it again")
-        yield delta("word")
-        yield finished()
-
-    worker.script = second
+    aborted = started(), Aborted("the agent has changed meanwhile; send it again")
     for persist in (False, True):
         worker.requests.clear()
+        worker.script = script(aborted, (started(), delta("word"), finished()))
         talk = definition({"agents": ["a"]}, agents={"a": {"persist": persist}})
         run = record(talk)
-        async with running(worker, run, talk) as performed:
-            await told(performed)
+        await told(worker, run, talk)
         assert (run.workflow.state, run.workflow.turns) == (State.WORKFLOW_STATE_SUCCEEDED, 1), run.workflow.error
         assert len({request.request_id for request in worker.generated}) == 1 < len(worker.generated)
 
@@ -235,18 +201,13 @@ async def test_whoever_may_not_go_on_does_not(worker: ScriptedWorker) -> None:
             raise Unauthenticated("revoked")
 
     run = record(TALK)
-    async with running(worker, run, check=check) as performed:
-        await told(performed)
+    await told(worker, run, check=check)
     assert (run.workflow.state, run.workflow.error) == (State.WORKFLOW_STATE_FAILED, "revoked")
     assert len(worker.generated) == 1
 
 
 async def test_interrupted_and_cancelled(worker: ScriptedWorker) -> None:
-    async def for_ever(request: Any) -> AsyncIterator[Any]:
-        yield started()
-        await asyncio.sleep(3600)
-
-    worker.script = for_ever
+    worker.script = script((started(), for_ever))
     for cancelled in (False, True):
         run = record(TALK)
         worker.cancelled.clear()
@@ -270,11 +231,6 @@ async def test_interrupted_and_cancelled(worker: ScriptedWorker) -> None:
         assert run.workflow.state == (State.WORKFLOW_STATE_CANCELLED if cancelled else State.WORKFLOW_STATE_RUNNING)
 
 
-def test_requests_ids_fit() -> None:
-    name = "n" * 64
-    assert len(f"wf-{'0' * 20}/{name}/{10**6}".encode()) <= 128
-
-
 async def test_an_internal_fault_is_told_as_an_incident(
     worker: ScriptedWorker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,8 +239,7 @@ async def test_an_internal_fault_is_told_as_an_incident(
 
     monkeypatch.setattr("gateway.workflows.task_runner.generate_request", broken)
     run = record(TALK)
-    async with running(worker, run) as performed:
-        await told(performed)
+    await told(worker, run)
     assert "incident" in run.workflow.error
     assert "secret" not in run.workflow.error
     assert "ZeroDivisionError" in caplog.text
@@ -303,7 +258,6 @@ def test_memories_of_agents() -> None:
 async def test_a_run_of_too_many_tasks_fails(worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.workflows.task_runner.MAX_TASKS", 3)
     run = record(TALK)
-    async with running(worker, run) as performed:
-        await told(performed)
+    await told(worker, run)
     assert (run.workflow.state, run.workflow.turns) == (State.WORKFLOW_STATE_FAILED, 2)
     assert "a run has at most 3 turns, listenings and notes" in run.workflow.error

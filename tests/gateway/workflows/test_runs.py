@@ -26,15 +26,15 @@ from agentmem.v1 import agent_pb2, workflow_pb2
 from agentmem.words import short_name
 from gateway.edge.callers import Caller, Everyone
 from gateway.upstream import ChannelWorker
-from gateway.workflows.beginning import check_memories
 from gateway.workflows.definition.parser import load
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.live import WorkflowMetrics
+from gateway.workflows.live import LiveRuns, WorkflowMetrics
 from gateway.workflows.records import Records, RunKey, StoredRun, TakenOver
-from gateway.workflows.run import agent_keys
+from gateway.workflows.run import agent_keys, check_memories
 from gateway.workflows.runs import Runs
+from gateway.workflows.worker import PatientWorker
 from tests.gateway.running import eventually
-from tests.gateway.scripted import ScriptedWorker, delta, finished, started
+from tests.gateway.scripted import ScriptedWorker, delta, for_ever, script, started
 from tests.gateway.workflows.files import definition
 
 State = workflow_pb2.WorkflowState
@@ -44,6 +44,9 @@ workflow: talk
 agents: {a: {system: You are a.}, b: {}}
 phases: [{name: only, agents: [a, b], prompts: speak}]
 """
+
+
+ENDLESS = script((started(), delta("…"), for_ever))
 
 
 class Kept:
@@ -150,14 +153,8 @@ async def runs(worker: ScriptedWorker, kept: Kept) -> AsyncIterator[Runs]:
 
 
 def gateway(kept: Kept, channel: grpc.aio.Channel) -> Runs:
-    return Runs(RecordsIn(kept), ChannelWorker(channel), Everyone("n"), WorkflowMetrics(None), most=2)
-
-
-async def for_ever(request: Any) -> AsyncIterator[Any]:
-    yield started()
-    yield delta("…")
-    await asyncio.sleep(3600)
-    yield finished()
+    worker = PatientWorker(ChannelWorker(channel))
+    return Runs(LiveRuns(RecordsIn(kept), worker, Everyone("n"), WorkflowMetrics(None), most=2))
 
 
 async def all_of(events: AsyncIterator[Event]) -> list[Event]:
@@ -174,7 +171,7 @@ async def the_run(runs: Runs) -> workflow_pb2.Workflow:
 
 
 async def test_no_more_at_once_than_may_be_even_if_they_come_together(runs: Runs, worker: ScriptedWorker) -> None:
-    worker.script = for_ever
+    worker.script = ENDLESS
     outcomes = await asyncio.gather(*(begun(runs, f"r{n}") for n in range(10)), return_exceptions=True)
     assert sum(isinstance(each, ResourceExhausted) for each in outcomes) == 8
     assert len(runs.live.by_key) == 2
@@ -195,7 +192,7 @@ async def test_nothing_begins_after_the_end(runs: Runs, worker: ScriptedWorker, 
 async def test_a_client_that_leaves_at_the_beginning_leaves_a_run(
     runs: Runs, worker: ScriptedWorker, kept: Kept
 ) -> None:
-    worker.script = for_ever
+    worker.script = ENDLESS
     kept.gate.clear()
     beginning = asyncio.create_task(begun(runs))
     await eventually(lambda: kept.writers == 1)
@@ -207,7 +204,7 @@ async def test_a_client_that_leaves_at_the_beginning_leaves_a_run(
 
 
 async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
-    worker.script = for_ever
+    worker.script = ENDLESS
     await begun(runs)
     ((_, workflow_id),) = runs.live.by_key
     await runs.live.stop(5)
@@ -220,6 +217,9 @@ async def test_cancelled_before_its_first_step(runs: Runs, worker: ScriptedWorke
     with pytest.raises(AgentmemError):
         await all_of(events)
     assert (await all_of(await begun(runs)))[-1].finished.workflow.state == State.WORKFLOW_STATE_CANCELLED
+    past = await all_of(await runs.watch(WHO, workflow_id, 0))
+    assert past == await all_of(await runs.resume(WHO, workflow_id, 0))
+    assert past[1:] == await all_of(await runs.watch(WHO, workflow_id, 1)) != []
     await runs.delete("n", workflow_id)
     with pytest.raises(NotFound):
         await runs.get("n", workflow_id)
@@ -259,15 +259,13 @@ async def test_what_cannot_be_recorded_is_told(runs: Runs, kept: Kept, refusal: 
 
 
 async def test_two_agents_have_not_one_memory(runs: Runs, kept: Kept) -> None:
-    text = """
-workflow: w
-agents: {a: {persist: true, id: x, model: org/large}, b: {persist: true, id: x, model: demo}, c: {persist: true, id: y}}
-phases: [{name: p, agents: [a, b, c]}]
-"""
-    worker_default = text.replace("model: org/large", "model: demo")
-    with pytest.raises(AgentmemError):
-        await begun(runs, text=worker_default)
+    """The default model, which `a` has, is demo."""
+    agents = "{a: {persist: true, id: x}, b: {persist: true, id: x, model: MODEL}}"
+    text = f"{{workflow: w, agents: {agents}, phases: [{{name: p, agents: [a, b]}}]}}"
+    with pytest.raises(FailedPrecondition, match="a and b would have one memory"):
+        await begun(runs, text=text.replace("MODEL", "demo"))
     assert kept.records == {}
+    assert (await all_of(await begun(runs, text=text.replace("MODEL", "org/large"))))[-1].finished.workflow.turns == 2
 
 
 async def test_what_is_damaged_can_be_deleted(runs: Runs, kept: Kept) -> None:
@@ -314,16 +312,6 @@ async def test_another_workflow_under_the_same_request_at_another_gateway(
         outcomes = await meeting(runs, other, kept, FILE, FILE.replace("speak", "sing"))
         await other.live.stop(5)
     assert sum(isinstance(each, InvalidArgument) for each in outcomes) == 1
-
-
-ALIKE = {"a": {"persist": True, "id": "x"}, "b": {"persist": True, "id": "x", "model": "demo"}}
-
-
-def test_two_agents_have_not_one_memory_whichever_model_is_the_default() -> None:
-    workflow = definition({"agents": ["a", "b"]}, agents=ALIKE)
-    check_memories(agent_keys(workflow, "n", "wf-1", "other"), ["other", "demo"])
-    with pytest.raises(FailedPrecondition):
-        check_memories(agent_keys(workflow, "n", "wf-1", "demo"), ["other", "demo"])
 
 
 def test_an_unknown_model_is_told_with_those_there_are() -> None:

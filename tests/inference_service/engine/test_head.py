@@ -7,7 +7,6 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from mlx_lm.models import llama
 from mlx_lm.tuner.dora import DoRAEmbedding, DoRALinear
 from mlx_lm.tuner.lora import LoRAEmbedding, LoRALinear
 
@@ -24,7 +23,7 @@ LENGTHS = (5, 9, 12)
 
 
 def write_tied(directory: Path) -> Path:
-    return write_tiny(directory, llama, {"model_type": "llama", "tie_word_embeddings": True}, 0)
+    return write_tiny(directory, "llama", {"model_type": "llama", "tie_word_embeddings": True}, 0)
 
 
 def write_quantized_tied(directory: Path) -> Path:

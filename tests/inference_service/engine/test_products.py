@@ -8,7 +8,6 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
-from mlx_lm.models import qwen2
 from mlx_lm.models.switch_layers import SwitchGLU
 from mlx_lm.tuner.lora import LoRALinear
 from mlx_lm.utils import load_model
@@ -228,7 +227,7 @@ def test_another_model_over_the_same_weights_is_as_it_was(tmp_path: Path) -> Non
 
 def write_tied_qwen2(directory: Path) -> Path:
     """Biases on Q, K and V, and an embedding that is the output as well."""
-    return write_tiny(directory, qwen2, {"model_type": "qwen2", "head_dim": 16, "tie_word_embeddings": True}, 0)
+    return write_tiny(directory, "qwen2", {"model_type": "qwen2", "head_dim": 16, "tie_word_embeddings": True}, 0)
 
 
 def in_4_bits(write: Callable[[Path], Path]) -> Callable[[Path], Path]:

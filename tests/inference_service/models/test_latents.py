@@ -13,7 +13,6 @@ import mlx.nn as nn
 import mlx_lm
 import pytest
 from mlx.utils import tree_flatten
-from mlx_lm.models import deepseek_v2, minicpm3, youtu_llm
 from mlx_lm.models.cache import BatchKVCache, make_prompt_cache
 
 from agentmem.kv.bits import KVBits
@@ -39,7 +38,7 @@ PROMPT = [[7 * i % 290 + 3 for i in range(31)]]
 
 def write_full(directory: Path) -> Path:
     extra = json.loads((write_deepseek2(directory / "lite") / "config.json").read_text())
-    return write_tiny(directory, deepseek_v2, {**extra, "q_lora_rank": 48}, 0)
+    return write_tiny(directory, "deepseek_v2", {**extra, "q_lora_rank": 48}, 0)
 
 
 def write_minicpm3(directory: Path) -> Path:
@@ -56,7 +55,7 @@ def write_minicpm3(directory: Path) -> Path:
         "attention_bias": False,
         "rope_scaling": {"long_factor": [1.5] * 16, "short_factor": [1.0] * 16, "type": "longrope"},
     }
-    return write_tiny(directory, minicpm3, extra, 0)
+    return write_tiny(directory, "minicpm3", extra, 0)
 
 
 def write_youtu(directory: Path) -> Path:
@@ -68,7 +67,7 @@ def write_youtu(directory: Path) -> Path:
         "qk_nope_head_dim": 64,
         "v_head_dim": 64,
     }
-    return write_tiny(directory, youtu_llm, extra, 0)
+    return write_tiny(directory, "youtu_llm", extra, 0)
 
 
 WRITERS = [write_deepseek2, write_full, write_minicpm3, write_youtu]

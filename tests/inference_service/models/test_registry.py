@@ -6,7 +6,7 @@ from agentmem.process.model_sources import DEMO
 from agentmem.process.models import RegisteredModel
 from agentmem.process.settings import SettingsError
 from inference_service.models.sources import registry
-from tests.agentmem.process.test_model_file import adapter, written
+from tests.agentmem.process.test_model_registry import adapter, written
 
 
 def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,8 +195,6 @@ ECHO = {"command": "echo 4711"}
 CLAUDE = functools.partial(
     CodingClient, section="Claude Code", tool="Bash", arguments={**ECHO, "description": "Say it"}, asks=claude
 )
-# Short prompts: what is new in them is more of the whole.
-SHELL = functools.partial(CodingClient, section="", tool="shell", arguments=ECHO, share=0.75)
 CLIENTS = [
     CLAUDE("claude-code"),
     CLAUDE(
@@ -229,6 +227,12 @@ CLIENTS = [
         requests=1,
         writes="notes.txt",
     ),
-    SHELL("ai-sdk", asks=lambda turn: ["node", str(HERE / "ai_sdk.mjs"), npm(), turn.url, turn.prompt]),
-    SHELL("langchain", asks=lambda turn: [sys.executable, str(HERE / "langchain_agent.py"), turn.url, turn.prompt]),
+    CodingClient(
+        "ai-sdk",
+        "",
+        "shell",
+        ECHO,
+        lambda turn: ["node", str(HERE / "ai_sdk.mjs"), npm(), turn.url, turn.prompt],
+        share=0.75,  # short prompts: what is new in them is more of the whole
+    ),
 ]

@@ -1,7 +1,6 @@
 """OpenAI's Agents SDK: what the guide's sample leaves out."""
 
 import asyncio
-from typing import Literal
 
 import openai
 from agents import (
@@ -14,22 +13,10 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from expecting import KEY, TOO_LONG, V1, other_beginning, raised_by
-from pydantic import BaseModel
+from expecting import KEY, TOO_LONG, V1, Alarm, get_weather, other_beginning, raised_by
 
 set_tracing_disabled(True)
-
-
-class Alarm(BaseModel):
-    """An alarm."""
-
-    at: Literal["07:00", "08:00"]
-
-
-@function_tool
-def get_weather(city: Literal["Paris", "Rome"]) -> str:
-    """How the weather is."""
-    return "rain"
+TOOL = function_tool(get_weather)
 
 
 async def converse(make) -> None:
@@ -54,9 +41,9 @@ def cached(result) -> int:
 
 
 async def with_tools(make) -> None:
-    helped = Agent(name="helped", model=make("qwen"), tools=[get_weather])
+    helped = Agent(name="helped", model=make("qwen"), tools=[TOOL])
     other = Agent(name="other", model=make("qwen"), handoffs=[helped], handoff_description="Knows nothing.")
-    for agent in (helped, other.clone(tools=[get_weather])):
+    for agent in (helped, other.clone(tools=[TOOL])):
         result = await Runner.run(agent, "hi")
         assert result.final_output == "It rains in Paris!", result.final_output
         assert cached(result) > 0, "the second request of the run goes on from the first"

@@ -3,6 +3,9 @@
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from pydantic import BaseModel
 
 URL = os.environ["AGENTMEM_URL"]
 """Of the gateway, for Anthropic's SDK."""
@@ -11,6 +14,17 @@ V1 = f"{URL}/v1"
 KEY = os.environ["AGENTMEM_KEY"]
 TOO_LONG = "boat " * 9000
 """More than the demo model's context holds."""
+
+
+class Alarm(BaseModel):
+    """An alarm."""
+
+    at: Literal["07:00", "08:00"]
+
+
+def get_weather(city: Literal["Paris", "Rome"]) -> str:
+    """How the weather is."""
+    return "rain"
 
 
 async def raised_by(call: Awaitable[object]) -> Exception:

@@ -1,28 +1,14 @@
 """LangChain and LangGraph: what the guide's samples leave out."""
 
 import asyncio
-from typing import Literal
 
 import anthropic
 import openai
-from expecting import KEY, TOO_LONG, URL, V1, other_beginning, raised
+from expecting import KEY, TOO_LONG, URL, V1, Alarm, get_weather, other_beginning, raised
 from langchain_anthropic import ChatAnthropic
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
-
-
-class Alarm(BaseModel):
-    """An alarm."""
-
-    at: Literal["07:00", "08:00"]
-
-
-def get_weather(city: Literal["Paris", "Rome"]) -> str:
-    """How the weather is."""
-    return "rain"
-
 
 OPENAI = {"base_url": V1, "api_key": KEY, "max_retries": 0, "stream_usage": True}
 ANTHROPIC = {"base_url": URL, "api_key": KEY, "max_retries": 0, "max_tokens": 1000}

@@ -1,27 +1,14 @@
 """LlamaIndex: what the guide's sample leaves out."""
 
 import asyncio
-from typing import Literal
 
 import openai
-from expecting import KEY, TOO_LONG, V1, other_beginning, raised
+from expecting import KEY, TOO_LONG, V1, Alarm, get_weather, other_beginning, raised
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import BaseModel
-
-
-class Alarm(BaseModel):
-    """An alarm."""
-
-    at: Literal["07:00", "08:00"]
-
-
-def get_weather(city: Literal["Paris", "Rome"]) -> str:
-    """How the weather is."""
-    return "rain"
 
 
 def make(model: str, **more: object) -> OpenAILike:

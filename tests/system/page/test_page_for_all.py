@@ -13,12 +13,12 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from agentmem.v1 import agent_pb2
 from benchmarks.packages import Tarball, Unavailable, kept
-from gateway.workflows.beginning import workflow_id_of
+from gateway.workflows.run import workflow_id_of
+from tests.system.client import Client
 from tests.system.page.browser import IMAGES, documenting, opened, screenshot
 from tests.system.page.test_page_workflows import YARD
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -71,9 +71,8 @@ async def remembers(live: Stack) -> Client:
     """A client, once reader has a memory, a snapshot and a fork."""
     client = await live.client()
     if (await client.say("reader", "The colour of the boat is green.", max_tokens=20)).finished.version.version == 1:
-        key = client.key("reader")
-        await client.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=key, name="before"))
-        await client.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=key, new_agent_id="reader-fork"))
+        await client.snapshot("reader", "before")
+        await client.fork("reader", "reader-fork")
         headers = {"idempotency-key": "for all"}
         async with httpx.AsyncClient(base_url=live.url, headers=headers, timeout=120) as http:
             answer = await http.post("/v1/workflows", json={"definition_yaml": YARD})

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from agentmem import errors
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, hello, started
@@ -96,29 +95,6 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
                 assert await page.locator("h2 .name").inner_text() == name
                 assert gateway.worker.generated[-1].key.agent_id == name
             assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
-
-
-@pytest.mark.slow
-async def test_a_stream_that_fails_is_repeated_under_its_name(browser: Browser) -> None:
-    with served() as gateway:
-
-        async def breaks(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
-            yield started()
-            yield delta("Half of an ans")
-            raise errors.Unavailable("the engine died; <b>try again</b>")
-
-        gateway.worker.script = breaks
-        async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
-            await page.get_by_label("Say", exact=True).fill("Hello")
-            await page.keyboard.press("Enter")
-            await expect(page.get_by_role("alert")).to_contain_text("<b>try again</b>")
-            await expect(page.locator(".said.assistant")).to_contain_text("Half of an ans")
-            gateway.worker.script = hello
-            await page.get_by_role("button", name="Try again").click()
-            await expect(page.locator("article[data-state=done] .said.assistant")).to_contain_text("Hello")
-            await expect(page.locator("article")).to_have_count(1)
-        first, second = gateway.worker.generated
-        assert first.request_id and first.request_id == second.request_id
 
 
 @pytest.mark.slow

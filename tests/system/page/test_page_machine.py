@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
 
-from agentmem.v1 import inference_pb2, model_pb2, types_pb2
+from agentmem.v1 import model_pb2, types_pb2
 from tests.gateway.background import served
-from tests.gateway.scripted import started
-from tests.gateway.secured import add_key
+from tests.system.client import Client
 from tests.system.page.browser import documenting, opened, screenshot
-from tests.system.stack import Client, Stack
+from tests.system.stack import Stack
 
 ENDLESS: Any = {"sampling": types_pb2.Sampling(ignore_eos=True)}
 
@@ -83,55 +80,6 @@ async def test_a_model_is_unloaded_and_loaded(browser: Browser, live: Stack) -> 
         assert (await client.models.GetModel(model_pb2.GetModelRequest())).model.state != model_pb2.MODEL_STATE_LOADED
         await model.get_by_role("button", name="Load", exact=True).click()
         await expect(model.locator(".tier")).to_have_text("loaded", timeout=60_000)
-
-
-TURN = """name => {
-    window.ending ??= new AbortController();
-    fetch(`../v1/agents/${encodeURIComponent(name)}/generate?model=demo`, {
-        method: 'POST',
-        signal: window.ending.signal,
-        headers: {'content-type': 'application/json'},
-        body: '{"prompt": "Hi", "stream": true}',
-    }).catch(() => {});
-}"""
-
-
-@pytest.mark.slow
-async def test_who_runs_and_who_waits(browser: Browser) -> None:
-    with served() as gateway:
-
-        async def waits(request: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
-            if request.key.agent_id == "speaks":
-                yield started()
-            await asyncio.Event().wait()
-
-        gateway.worker.script = waits
-        async with opened(browser, gateway.url, "#/overview") as page:
-            await expect(page.get_by_text("No turn.")).to_be_visible()
-            for name in ("speaks", "<b>waits</b>"):
-                await page.evaluate(TURN, name)
-            rows = page.get_by_role("region", name="Running now").locator("tbody tr")
-            await expect(rows).to_have_count(2)
-            await expect(rows.filter(has_text="speaks")).to_contain_text("answering")
-            await expect(rows.filter(has_text="<b>waits</b>")).to_contain_text("waiting")
-            await page.evaluate("window.ending.abort()")
-            await expect(page.get_by_text("No turn.")).to_be_visible()
-
-
-@pytest.mark.slow
-async def test_another_key_may_see_what_this_one_may_not(browser: Browser, tmp_path: Path) -> None:
-    plain, admin = add_key(tmp_path), add_key(tmp_path, admin=True)
-    with served(keys=tmp_path / "keys.json") as gateway:
-        async with opened(browser, gateway.url, "#/overview") as page:
-            question = page.get_by_role("dialog", name="A key, please")
-            await question.get_by_label("Key").fill(plain)
-            await page.keyboard.press("Enter")
-            await expect(page.get_by_role("alert")).to_contain_text("admin")
-            await page.get_by_role("button", name="Forget it").click()
-            await question.get_by_label("Key").fill(admin)
-            await page.keyboard.press("Enter")
-            await expect(page.get_by_role("region", name="Processes")).to_be_visible()
-            await expect(page.get_by_role("alert")).to_have_count(0)
 
 
 @pytest.mark.slow

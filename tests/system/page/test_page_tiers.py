@@ -9,9 +9,10 @@ from playwright.async_api import Browser, Page, expect
 
 from agentmem.v1 import types_pb2
 from tests import s3
+from tests.system.client import chat
 from tests.system.page.browser import opened
 from tests.system.page.test_page_agents import act
-from tests.system.stack import chat, running
+from tests.system.stack import running
 from tests.system.test_remote import uploaded
 from tests.tiny_models import write_llama
 

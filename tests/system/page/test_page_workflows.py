@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from benchmarks.proxy import Proxy
 from tests.system.page.browser import opened, screenshot
 from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
@@ -46,14 +44,6 @@ agents:
   lena: {system: You are lena.}
 phases: [{name: talk, agents: [marco, lena], rounds: 60, prompts: What is the colour of the boat?}]
 """
-
-
-@pytest.fixture
-def network(live: Stack) -> Iterator[Proxy]:
-    """The way to the gateway, which a test can cut."""
-    proxy = Proxy(("127.0.0.1", live.ports["http"]))
-    yield proxy
-    proxy.close()
 
 
 async def run(page: Page, text: str, variables: str = "") -> None:
@@ -186,44 +176,3 @@ async def test_a_run_that_breaks_off_and_goes_on(browser: Browser, stacks: Share
         await expect(state(page)).to_have_text("succeeded")
         assert await lanes(page) == there
         assert await box.evaluate("e => e.scrollTop") == 0  # a run that had ended is read from its beginning
-
-
-@pytest.mark.slow
-async def test_a_connection_that_breaks_doubles_nothing(
-    browser: Browser, live: Stack, network: Proxy, tmp_path: Path
-) -> None:
-    url = f"http://127.0.0.1:{network.port}"
-    async with opened(browser, url, "#/workflows/new") as page:
-        await run(page, LONG.replace("rounds: 60", "rounds: 20"))
-        done = page.locator("article.turn:not([aria-busy])")
-        for turns in (2, 6, 12):
-            await expect(done.nth(turns)).to_be_visible()
-            with network.cut():
-                await expect(page.get_by_text("Waiting for the gateway")).to_be_visible()
-        await expect(state(page)).to_have_text("succeeded", timeout=60_000)
-        await expect(done).to_have_count(40)
-        there = await lanes(page)
-        await page.reload()
-        await expect(state(page)).to_have_text("succeeded")
-        assert await lanes(page) == there
-
-
-@pytest.mark.slow
-async def test_without_a_mouse(browser: Browser, live: Stack) -> None:
-    async with opened(browser, live.url, "#/workflows/new") as page:
-        await page.get_by_label("Workflow, in YAML").focus()
-        await page.keyboard.insert_text(YARD)
-        for _ in range(2):
-            await page.keyboard.press("Tab")
-        await expect(page.get_by_role("button", name="Check")).to_be_focused()
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_text("can be run")).to_be_visible()
-        await page.get_by_role("button", name="Check").focus()
-        await page.keyboard.press("Tab")
-        await page.keyboard.press("Enter")
-        await expect(state(page)).to_have_text("succeeded")
-        box = page.get_by_role("region", name="What was said")
-        await box.focus()
-        await page.keyboard.press("Home")
-        await page.keyboard.press("End")
-        await expect(page.locator(".outcome").last).to_be_in_viewport()

@@ -1,4 +1,4 @@
-"""A directory with all that ledgers can have, and the settings of commands for the cluster of a test."""
+"""A directory with all that ledgers can have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cache_service.cluster.ledger import ClusterSettings
-from cache_service.cluster.postgres.settings import Settings
 from tests.cache_service import scenarios
 from tests.cache_service.conftest import running
 from tests.cache_service.offline.directory import fill_branches
@@ -25,8 +23,3 @@ async def furnished(data: Path) -> Path:
     async with running(data) as store:
         await scenarios.furnish(store)
     return data
-
-
-@pytest.fixture
-def server(cluster: ClusterSettings) -> Settings:
-    return Settings(cluster.url, cluster.schema, "a", "nothing")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.offline import exporting, importing
 from cache_service.cluster.offline.checking import check
 from cache_service.cluster.postgres.settings import Settings
@@ -47,37 +46,35 @@ def damage(server: Server, schema: str, statements: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-async def test_damage_is_found(
-    furnished: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, kind: str
-) -> None:
-    importing.bring(furnished, server)
-    assert check(server).findings == []
+async def test_damage_is_found(furnished: Path, cluster: Settings, postgres_server: Server, kind: str) -> None:
+    importing.bring(furnished, cluster)
+    assert check(cluster).findings == []
     statements, what = DAMAGE[kind]
     damage(postgres_server, cluster.schema, statements)
-    found = check(server)
+    found = check(cluster)
     assert what in {finding.what for finding in found.findings}
     assert not found.is_clean
-    fixed = check(server, repair=True)
+    fixed = check(cluster, repair=True)
     assert {finding.what for finding in fixed.mended} <= {"usage"}
-    assert "usage" not in {finding.what for finding in check(server).findings}
+    assert "usage" not in {finding.what for finding in check(cluster).findings}
 
 
 async def test_a_damaged_cluster_is_not_exported(
-    furnished: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, tmp_path: Path
+    furnished: Path, cluster: Settings, postgres_server: Server, tmp_path: Path
 ) -> None:
-    importing.bring(furnished, server)
+    importing.bring(furnished, cluster)
     damage(postgres_server, cluster.schema, DAMAGE["a segment's text"][0])
     with pytest.raises(CannotCheck, match="digest differs"):
-        exporting.take(tmp_path / "new", server)
+        exporting.take(tmp_path / "new", cluster)
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow
 async def test_the_commands_say_what_they_did_and_how_it_ended(
-    furnished: Path, cluster: ClusterSettings, postgres_server: Server, tmp_path: Path
+    furnished: Path, cluster: Settings, postgres_server: Server, tmp_path: Path
 ) -> None:
     def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        where = [f"--cluster={cluster.url}", "--cluster-survives=nothing", f"--schema={cluster.schema}"]
+        where = [f"--cluster={cluster.conninfo}", "--cluster-survives=nothing", f"--schema={cluster.schema}"]
         command = [sys.executable, "-m", "gateway.cli.main", "cluster", name, *where, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.v1 import agent_pb2
-from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.offline import importing
 from cache_service.cluster.offline.checking import check
 from cache_service.cluster.postgres.settings import Settings
@@ -46,15 +44,15 @@ POINTS = {
 }
 
 
-def kill(branched: Path, cluster: ClusterSettings, point: str) -> None:
-    command = [sys.executable, "-c", _CHILD, str(branched), cluster.url, cluster.schema, *map(str, POINTS[point])]
+def kill(branched: Path, cluster: Settings, point: str) -> None:
+    command = [sys.executable, "-c", _CHILD, str(branched), cluster.conninfo, cluster.schema, *map(str, POINTS[point])]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow("committed", "begun")
 @pytest.mark.parametrize("point", POINTS)
 async def test_an_import_that_is_killed_is_ended_by_its_repetition(
-    branched: Path, cluster: ClusterSettings, server: Settings, postgres_server: Server, point: str
+    branched: Path, cluster: Settings, postgres_server: Server, point: str
 ) -> None:
     kill(branched, cluster, point)
     if not (branched / "store.db").exists():
@@ -64,25 +62,25 @@ async def test_an_import_that_is_killed_is_ended_by_its_repetition(
         with pytest.raises(DirectoryUnusable, match="agentmem cluster import"):
             async with running(branched, cluster=cluster):
                 pass
-    assert not importing.bring(branched, server).was_done
-    checked = check(server)
+    assert not importing.bring(branched, cluster).was_done
+    checked = check(cluster)
     assert (checked.findings, checked.agents) == ([], 6)
     with postgres_server.connect() as connection:
         rows = connection.execute(f'SELECT count(*) FROM "{cluster.schema}".imports'.encode()).fetchone()
     assert rows == (1,)
-    assert importing.bring(branched, server).was_done
+    assert importing.bring(branched, cluster).was_done
     async with running(branched, cluster=cluster) as store:
-        agent = (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key("eve")))).agent
+        agent = await store.agent("eve")
         assert agent.tokens > 0
 
 
 async def test_an_import_that_is_refused_after_a_kill_lets_the_store_start_again(
-    branched: Path, cluster: ClusterSettings, server: Settings
+    branched: Path, cluster: Settings
 ) -> None:
     kill(branched, cluster, "rows are written")
     async with running(branched.with_name("other"), cluster=cluster) as store:
         await store.cache.CommitTurn(kv.turn([1, 2, 3]))
     with pytest.raises(importing.Refused):
-        importing.bring(branched, server)
+        importing.bring(branched, cluster)
     async with running(branched):
         assert (branched / "store.db").exists()

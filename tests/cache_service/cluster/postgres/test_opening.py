@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import get_args
 
 import psycopg
 import pytest
@@ -15,7 +16,7 @@ from agentmem.errors import Unavailable
 from agentmem.validation import AgentKey
 from cache_service.cluster.postgres import schema
 from cache_service.cluster.postgres.database import Postgres
-from cache_service.cluster.postgres.settings import Settings, UnsafeServer
+from cache_service.cluster.postgres.settings import Settings, UnsafeServer, _problem, _Server
 from cache_service.connection import Connection
 from cache_service.ledger import kv_changes, turns
 from cache_service.ledger.database import Database
@@ -36,17 +37,6 @@ def test_warnings_and_fresh_reads_do_not_depend_on_a_roles_settings(postgres_set
     assert said == ("warning",)
     for each in nodes:
         each.close()
-
-
-def test_nodes_that_start_together_make_the_tables_once(postgres_settings: Settings) -> None:
-    nodes = [Postgres(postgres_settings) for _ in range(6)]
-    with ThreadPoolExecutor(len(nodes)) as pool:
-        for opened in [pool.submit(node.open) for node in nodes]:
-            opened.result(60)
-    nodes[0].write_blocking(turns.commit, turn(1), NOW)
-    assert [node.read_blocking(tokens) for node in nodes] == [[1]] * len(nodes)
-    for node in nodes:
-        node.close()
 
 
 def test_an_older_program_serves_on_what_a_newer_one_has_added_to(postgres_settings: Settings) -> None:
@@ -154,3 +144,32 @@ def test_a_single_machine_imports_nothing_of_it() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.stdout.strip(), ended.stderr) == ("[]", "")
+
+
+GOOD = _Server(170_004, "UTF8", "on", "ANY 1 (a, b)", "on")
+
+
+@pytest.mark.parametrize("survives", get_args(Survives))
+def test_a_server_with_a_synchronous_standby_is_taken(survives: Survives) -> None:
+    for waits in ("on", "remote_apply", "remote_write"):
+        assert _problem(GOOD._replace(synchronous_commit=waits), survives) == ""
+
+
+@pytest.mark.parametrize(
+    ("server", "refused", "advice"),
+    [
+        (GOOD._replace(version=130_020), get_args(Survives), "version 14 or newer"),
+        (GOOD._replace(encoding="SQL_ASCII"), get_args(Survives), "ENCODING 'UTF8'"),
+        (GOOD._replace(synchronous_commit="off"), ("server", "crash"), "set it to on"),
+        (GOOD._replace(synchronous_commit="local"), ("server", "crash"), "set it to on"),
+        (GOOD._replace(fsync="off"), ("server", "crash"), "fsync = off"),
+        (GOOD._replace(standbys=" "), ("server",), "synchronous_mode_strict"),
+    ],
+)
+def test_a_server_that_could_lose_turns_is_refused_with_advice(
+    server: _Server, refused: tuple[Survives, ...], advice: str
+) -> None:
+    for survives in get_args(Survives):
+        problem = _problem(server, survives)
+        assert bool(problem) == (survives in refused)
+        assert advice in problem or not problem

@@ -16,7 +16,6 @@ import psycopg
 import pytest
 
 from agentmem.errors import Unavailable
-from cache_service.cluster.ledger import ClusterSettings
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.listening import Listener
 from cache_service.cluster.postgres.settings import Settings
@@ -143,7 +142,7 @@ def test_a_commit_and_a_lock_are_waited_for_while_the_server_is_there(pair: Pair
 
 
 async def test_a_node_is_none_while_the_server_is_stopped_and_then_one_again(server: Server, data: Path) -> None:
-    cluster = ClusterSettings(server.conninfo, "a", "a.local:1", "nothing", schema="frozen")
+    cluster = Settings(server.conninfo, "frozen", "a", "nothing")
     async with node(data, cluster, "a") as one:
         await one.sync()
         membership = one.membership

@@ -108,16 +108,6 @@ def test_a_commit_whose_wait_was_cancelled_is_unknown(pair: Pair, ledger: Postgr
         assert ledger.read_blocking(agents.find, ADA) is not None and not pair.on_standby()
 
 
-def test_a_repetition_says_that_it_is_kept_when_the_standby_has_it(pair: Pair, ledger: Postgres) -> None:
-    with stuck(pair, ledger, committed(NEW)) as commit:
-        pair.cancel(commit.session)
-        until(lambda: ledger.read_blocking(agents.find, ADA))
-        pair.waiting()  # for the repetition
-        assert not commit.call.done() and not pair.on_standby()
-    assert commit.call.result(60).repeated and pair.arrives()
-    assert ledger.read_blocking(tokens) == [1]
-
-
 def test_a_repetition_that_has_nothing_to_write_waits_too(pair: Pair, ledger: Postgres) -> None:
     def once(connection: Connection) -> Commit:
         found = connection.execute("SELECT uid, version, revision FROM agents").fetchone()

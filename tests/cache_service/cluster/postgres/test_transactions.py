@@ -213,15 +213,6 @@ def test_an_agent_that_another_node_uses_meanwhile_is_not_idle(postgres: Postgre
     assert postgres.read_blocking(agents.find, EVE) is None
 
 
-def test_who_drops_the_last_reference_to_an_object_drops_it(postgres: Postgres) -> None:
-    for key in (ADA, EVE):
-        commit(postgres, turn(1, 2, key=key))
-        postgres.write_blocking(upload, key, OBJECTS[:1])
-    overlapping(postgres, lambda c: agents.delete(c, ADA), lambda c: agents.delete(c, EVE))
-    assert postgres.read_blocking(count, "objects") == 0
-    assert postgres.read_blocking(count, "object_deletions") == 1
-
-
 def test_who_refers_to_an_object_that_is_being_dropped_has_no_reference(postgres: Postgres) -> None:
     for key in (ADA, EVE):
         commit(postgres, turn(1, 2, key=key))

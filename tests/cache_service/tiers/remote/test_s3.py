@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,12 +27,6 @@ def tier(bucket: s3.Bucket, endpoint: str | None = None, prefix: str = "kv") -> 
     location = Location.parse(bucket.location(prefix))
     assert location is not None
     return S3Tier(location, endpoint or bucket.endpoint, "", 5.0)
-
-
-@pytest.fixture
-def proxy(bucket: s3.Bucket) -> Iterator[s3.Proxy]:
-    with s3.proxy(bucket.endpoint) as proxy:
-        yield proxy
 
 
 class File:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +12,13 @@ import pytest
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
 from cache_service.files.disk import open_regular
-from cache_service.tiers.limits import DiskLimits
 from tests import s3
 from tests.cache_service import kv
 from tests.cache_service.conftest import Running, running
 from tests.cache_service.tiers.test_blocks import name, on_disk, publish
-from tests.cache_service.tiers.test_warm import LIMIT, evicted, hold, speak
+from tests.cache_service.tiers.test_warm import evicted, speak
 
-from .tier import evict, fetch, get, keys, look, remote, settled, tiers, until
+from .tier import fetch, keys, look, remote, settled, tiers, until
 
 WARM, REMOTE = types_pb2.TIER_WARM, types_pb2.TIER_REMOTE
 
@@ -28,12 +27,6 @@ WARM, REMOTE = types_pb2.TIER_WARM, types_pb2.TIER_REMOTE
 async def store(data: Path, bucket: s3.Bucket) -> AsyncIterator[Running]:
     async with remote(data, bucket) as store:
         yield store
-
-
-@pytest.fixture
-def proxy(bucket: s3.Bucket) -> Iterator[s3.Proxy]:
-    with s3.proxy(bucket.endpoint) as proxy:
-        yield proxy
 
 
 async def test_what_is_published_is_uploaded_once(data: Path, bucket: s3.Bucket, proxy: s3.Proxy) -> None:
@@ -50,25 +43,27 @@ async def test_what_is_published_is_uploaded_once(data: Path, bucket: s3.Bucket,
             assert bucket.read(keys(bucket, [number])[0]) == kv.read(file.path)
         assert store.metric("agentmem_remote_uploads_total") == 3
         assert store.metric("agentmem_remote_up") == 1
-        assert store.metric("agentmem_remote_bytes") == sum(kv.size(str(data / path)) for path in on_disk(data))
+        assert store.metric("agentmem_remote_bytes") == sum(
+            Path(str(data / path)).stat().st_size for path in on_disk(data)
+        )
 
 
 async def test_what_is_evicted_comes_back(store: Running, data: Path, bucket: s3.Bucket) -> None:
     await speak(store, "ada", [1, 2])
     await settled(store)
     before = {number: kv.read(file.path) for number, file in (await look(store, 1, 2)).items()}
-    await evict(store)
+    await store.evict()
     assert not on_disk(data)
     found = await look(store, 1, 2)
     assert {(file.tier, file.path) for file in found.values()} == {(REMOTE, "")}
-    assert (await get(store)).tier == REMOTE
+    assert (await store.agent()).tier == REMOTE
     assert store.metric("agentmem_cache_agents", tier="remote") == 1
     assert not await evicted(store, "ada", 1, 2), "it is there, only slower"
     fetched = await fetch(store, 1, 2)
     assert {number: kv.read(file.path) for number, file in fetched.items()} == before
     assert {file.tier for file in fetched.values()} == {WARM}
     assert await look(store, 1, 2) == fetched
-    assert (await get(store)).tier == WARM
+    assert (await store.agent()).tier == WARM
     assert store.metric("agentmem_remote_fetches_total", result="warm") == 2
     await settled(store)
     assert len(bucket.objects()) == 2 and store.metric("agentmem_remote_uploads_total") == 2
@@ -80,7 +75,7 @@ async def test_an_object_that_another_agent_publishes_without_its_file_stays_for
     """Its file was evicted while that agent spoke: the object goes with the last of both, not with the first."""
     await speak(store, "ada", [1])
     await settled(store)
-    await evict(store)
+    await store.evict()
     eve = (await store.cache.CommitTurn(kv.turn([1], agent=kv.key("eve")))).version
     await publish(store, [], eve, [name(kv.header([1, 0]))], kv.key("eve"))
     await store.delete(kv.key("ada"))
@@ -92,7 +87,7 @@ async def test_an_object_that_another_agent_publishes_without_its_file_stays_for
 
 async def test_an_object_stays_for_a_snapshot_whose_files_are_published_late(store: Running, bucket: s3.Bucket) -> None:
     late = (await store.cache.CommitTurn(kv.turn([1]))).version
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(), name="s"))
+    await store.snapshot("s")
     await speak(store, "ada", [2], (await store.cache.CommitTurn(kv.turn([2], late, 0))).version)
     await speak(store, "eve", [1])
     await settled(store)
@@ -102,50 +97,13 @@ async def test_an_object_stays_for_a_snapshot_whose_files_are_published_late(sto
     assert len(keys(bucket, [1])) == 1
 
 
-async def test_the_limits_of_the_disk_evict_to_the_object_store(data: Path, bucket: s3.Bucket) -> None:
-    async with remote(data, bucket, limits=DiskLimits(LIMIT, 0, 0.91, 0.61)) as store:
-        for number in range(12):
-            await speak(store, f"agent {number}", [2 * number, 2 * number + 1])
-            await settled(store)
-        assert len(on_disk(data)) <= 10
-        found = await tiers(store, *range(24))
-        assert len(found) == 24 and set(found.values()) == {WARM, REMOTE}
-        assert len(await fetch(store, *range(6))) == 6
-        assert len(on_disk(data)) <= 10
-
-
-async def test_what_two_agents_share_stays_warm_for_the_other(store: Running, bucket: s3.Bucket) -> None:
-    await speak(store, "ada", [1, 2])
-    await speak(store, "bob", [1, 3])
-    await settled(store)
-    await evict(store, "ada")
-    assert await tiers(store, 1, 2, 3) == {1: WARM, 2: REMOTE, 3: WARM}
-    await evict(store, "bob")
-    assert await tiers(store, 1, 2, 3) == {1: REMOTE, 2: REMOTE, 3: REMOTE}
-    await store.delete(kv.key("bob"))
-    assert await tiers(store, 1, 2, 3) == {1: REMOTE, 2: REMOTE}
-    assert len(bucket.objects()) == 2
-
-
-async def test_a_fork_of_an_evicted_agent_keeps_its_objects(store: Running, bucket: s3.Bucket) -> None:
-    await speak(store, "ada", [1, 2])
-    await settled(store)
-    await evict(store)
-    await store.agents.ForkAgent(agent_pb2.ForkAgentRequest(key=kv.key(), new_agent_id="fork"))
-    await store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key("fork"), name="s"))
-    await store.delete()
-    assert len(await fetch(store, 1, 2)) == 2
-    await store.delete(kv.key("fork"))
-    assert bucket.objects() == set()
-
-
 @pytest.mark.parametrize("fault", ["flipped", "truncated", "another block", "missing"])
 async def test_an_object_that_is_not_what_was_uploaded_is_a_miss_and_forgotten(
     store: Running, data: Path, bucket: s3.Bucket, fault: str
 ) -> None:
     await speak(store, "ada", [1, 2])
     await settled(store)
-    await evict(store)
+    await store.evict()
     bad, good = keys(bucket, [1, 2])
     content = bucket.read(bad)
     if fault == "missing":
@@ -174,7 +132,7 @@ async def test_an_object_store_that_fails_is_a_miss_and_nothing_is_forgotten(
     async with remote(data, bucket, proxy.address) as store:
         await speak(store, "ada", [1, 2])
         await settled(store)
-        await evict(store)
+        await store.evict()
         proxy.fault = lambda method, path: 503 if keys(bucket, [1])[0] in path else 0
         assert list(await fetch(store, 1, 2)) == [2]
         assert store.metric("agentmem_remote_failures_total", operation="fetch") == 1
@@ -188,7 +146,7 @@ async def test_where_the_ledger_cannot_be_written_nothing_comes_and_nothing_is_f
 ) -> None:
     await speak(store, "ada", [1, 2])
     await settled(store)
-    await evict(store)
+    await store.evict()
     bucket.delete(keys(bucket, [1])[0])
     await query_only(store, True)
     assert await fetch(store, 1, 2) == {}
@@ -220,7 +178,7 @@ async def test_what_was_not_uploaded_yet_is_lost_by_an_eviction(data: Path, buck
         proxy.fault = lambda method, path: 503 if method == "PUT" else 0
         await speak(store, "ada", [1])
         await until(lambda: store.metric("agentmem_remote_failures_total", operation="upload"))
-        await evict(store)
+        await store.evict()
         assert await tiers(store, 1) == {} and await evicted(store, "ada", 1)
         proxy.fault = lambda method, path: 0
         await settled(store)
@@ -234,8 +192,8 @@ async def test_a_file_that_is_damaged_on_the_disk_is_not_uploaded(
     async with remote(data, bucket, proxy.address) as store:
         await speak(store, "ada", [1, 2, 3])
         files = await look(store, 1, 2)
-        kv.overwrite(files[1].path, b"x" * files[1].size_bytes)
-        kv.delete(files[2].path)
+        Path(files[1].path).write_bytes(b"x" * files[1].size_bytes)
+        Path(files[2].path).unlink()
         proxy.fault = lambda method, path: 0
         await settled(store)
         assert len(keys(bucket, [3])) == len(bucket.objects()) == 1
@@ -271,7 +229,7 @@ async def test_a_process_that_can_open_no_file_takes_no_object_for_damaged(
 ) -> None:
     await speak(store, "ada", [1])
     await settled(store)
-    await evict(store)
+    await store.evict()
 
     def too_many(_: Path) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -288,7 +246,7 @@ async def test_a_file_that_is_damaged_on_the_disk_is_fetched_again(store: Runnin
     await settled(store)
     file = (await look(store, 1))[1]
     content = kv.read(file.path)
-    kv.overwrite(file.path, b"x")
+    Path(file.path).write_bytes(b"x")
     await store.cache.QuarantineBlock(
         pb.QuarantineBlockRequest(namespace="default", name=name(kv.header([1, 0])), reason="digest")
     )
@@ -296,42 +254,33 @@ async def test_a_file_that_is_damaged_on_the_disk_is_fetched_again(store: Runnin
     assert kv.read((await fetch(store, 1))[1].path) == content
 
 
-async def test_what_a_turn_supersedes_goes_from_the_object_store_too(store: Running, bucket: s3.Bucket) -> None:
-    version = await speak(store, "ada", [1, 2])
-    await settled(store)
-    version = (await store.cache.CommitTurn(kv.turn([2], version, keep=1))).version
-    await hold(store, "ada", [1, 3], version)
-    await settled(store)
-    assert len(keys(bucket, [1, 3])) == len(bucket.objects()) == 2
-
-
 async def test_evicting_from_the_remote_tier_leaves_nothing(store: Running, data: Path, bucket: s3.Bucket) -> None:
     await speak(store, "ada", [1, 2])
     await settled(store)
-    await evict(store, tier=REMOTE)
+    await store.evict(tier=REMOTE)
     await settled(store)
     assert not bucket.objects() and not on_disk(data)
-    assert (await get(store)).tier == types_pb2.TIER_NONE
+    assert (await store.agent()).tier == types_pb2.TIER_NONE
     assert await evicted(store, "ada", 1, 2)
 
 
 async def test_a_ttl_ends_kv_in_every_tier(store: Running, data: Path, bucket: s3.Bucket) -> None:
     await speak(store, "ada", [1, 2])
     await settled(store)
-    await evict(store)
+    await store.evict()
     request = agent_pb2.SetAgentTtlRequest(key=kv.key())
     request.ttl.FromNanoseconds(10**9)
     await store.agents.SetAgentTtl(request)
     await store.store.upkeep(2**62)
     await settled(store)
     assert not bucket.objects() and not on_disk(data)
-    assert (await get(store)).tier == types_pb2.TIER_NONE
+    assert (await store.agent()).tier == types_pb2.TIER_NONE
 
 
 async def test_a_namespace_cannot_fetch_anothers_blocks(store: Running) -> None:
     await speak(store, "ada", [1])
     await settled(store)
-    await evict(store)
+    await store.evict()
     header = kv.header([1, 0])
     request = pb.FetchBlocksRequest(namespace="other", names=[name(header)])
     assert not (await store.cache.FetchBlocks(request)).files
@@ -344,6 +293,6 @@ async def test_without_an_object_store_there_is_nothing_of_it(data: Path) -> Non
     async with running(data) as store:
         await speak(store, "ada", [1])
         assert list(await fetch(store, 1, 2)) == [1]
-        await evict(store)
+        await store.evict()
         assert await tiers(store, 1) == {} and await evicted(store, "ada", 1)
         assert store.metric("agentmem_remote_backlog", operation="uploads") is None

@@ -64,7 +64,7 @@ class Play:
                 raise
 
     async def speak(self, agent: str) -> None:
-        opened = await self.store.cache.OpenCache(pb.OpenCacheRequest(key=kv.key(agent)))
+        opened = await self.store.open(agent)
         keep = self.rng.randint(0, len(opened.ledger.token_ids))
         turn = kv.turn([1, 2], opened.version, keep, kv.key(agent))
         version = (await self.store.cache.CommitTurn(turn)).version
@@ -79,13 +79,13 @@ class Play:
         await self.store.agents.ForkAgent(request)
 
     async def snapshot(self, agent: str) -> None:
-        await self.store.agents.CreateSnapshot(agent_pb2.CreateSnapshotRequest(key=kv.key(agent), name="s"))
+        await self.store.snapshot("s", agent)
 
     async def trim(self, agent: str) -> None:
-        await self.store.agents.TrimAgent(agent_pb2.TrimAgentRequest(key=kv.key(agent), keep_tokens=0))
+        await self.store.trim(0, agent)
 
     async def restore(self, agent: str) -> None:
-        await self.store.agents.RestoreSnapshot(agent_pb2.RestoreSnapshotRequest(key=kv.key(agent), name="s"))
+        await self.store.restore("s", agent)
 
     async def fetch(self, agent: str) -> None:
         await fetch(self.store, *BLOCKS)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from agentmem.kv.object_location import Location
-from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.v1 import cache_store_pb2 as pb
+from agentmem.v1 import types_pb2
 from cache_service.store import DEFAULT_LIMITS
 from cache_service.tiers.limits import DiskLimits
 from cache_service.tiers.remote.contract import RemoteSettings
@@ -62,14 +62,6 @@ async def fetch(store: Running, *blocks: int, namespace: str = "default") -> dic
     names = [name(kv.header([n, 0], namespace)) for n in blocks]
     response = await store.cache.FetchBlocks(pb.FetchBlocksRequest(namespace=namespace, names=names))
     return {numbers[bytes(file.chain_hash)]: file for file in response.files}
-
-
-async def evict(store: Running, agent: str = "ada", tier: types_pb2.Tier.ValueType = types_pb2.TIER_WARM) -> None:
-    await store.agents.EvictAgent(agent_pb2.EvictAgentRequest(key=kv.key(agent), tier=tier))
-
-
-async def get(store: Running, agent: str = "ada") -> agent_pb2.Agent:
-    return (await store.agents.GetAgent(agent_pb2.GetAgentRequest(key=kv.key(agent)))).agent
 
 
 def keys(bucket: s3.Bucket, blocks: Sequence[int]) -> list[str]:

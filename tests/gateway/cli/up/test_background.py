@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import click
 import psutil
 import pytest
-import trustme
 
 from agentmem import layout
 from agentmem.console import console
@@ -23,13 +22,15 @@ from gateway.cli.up.lock import LOCK_FILE, UpLock
 from gateway.cli.up.settings import up_settings
 from inference_service.models.sources import registry
 from tests import blas
+from tests.certificates import of_server
 from tests.full_matrix import FULL
 from tests.gateway.running import ANY_PORT, eventually
-from tests.model_hub import Repository, model_hub
+from tests.model_hub import Hub, Repository, model_hub
 from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
 
 COMMAND = (sys.executable, "-m", "gateway.cli.main")
 DEMO = Path(registry([])["demo"].source)
+FILES = {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +89,15 @@ async def chatting(run_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
             await process.wait()
         for each in left(run_dir):
             each.kill()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "*")
+    with model_hub() as served:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{served.port}")
+        yield served
 
 
 @pytest.mark.slow
@@ -161,72 +171,51 @@ def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:
 
 
 async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    issued = trustme.CA().issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    monkeypatch.setenv("AGENTMEM_UP_TLS_CERT", str(tmp_path / "cert.pem"))
-    monkeypatch.setenv("AGENTMEM_UP_TLS_KEY", str(tmp_path / "key.pem"))
+    of_server(tmp_path)
+    monkeypatch.setenv("AGENTMEM_UP_TLS_CERT", str(tmp_path / "server.pem"))
+    monkeypatch.setenv("AGENTMEM_UP_TLS_KEY", str(tmp_path / "server.key"))
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=2)
     assert "start it with `agentmem up`" in err and "--model demo --gateway HOST:PORT --ca FILE" in err
     assert not (run_dir / "up.lock").exists()
 
 
 @pytest.mark.slow
-async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.setenv("NO_PROXY", "*")
-    with model_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.port}")
-        hub.repositories["mlx-community/Small-4bit"] = Repository(files)
-        hub.repositories["mlx-community/Large-4bit"] = Repository(files, claimed={"model.safetensors": 10**13})
-        _, err = await ran("chat", "--model", "mlx-community/Large-4bit", "--message", "hi", status=1)
-        assert "does not fit" in err
-        small = ("chat", "ada", "--model", "mlx-community/Small-4bit")
-        try:
-            out, err = await ran(*small, "--keep", "--message", "The key is in the cellar.")
-            assert "fits: weights" in err and out.startswith("Noted, the key is in the cellar.")
-            pid = json.loads((run_dir / "up.lock").read_text())["pid"]
-            assert "goes on serving at 127.0.0.1:" in err and f"`kill {pid}` stops it" in err
-            out, err = await ran(*small, "--message", "Where is the key?", "--json")
-            assert json.loads(out)["text"] == "The key is in the cellar." and err == ""
-            _, err = await ran("chat", "--model", "org/other", "--message", "hi", status=1)
-            assert "has no model 'org/other', but mlx-community/Small-4bit, demo" in err
-            os.kill(pid, signal.SIGTERM)
-            await eventually(none_is_left(run_dir), within=60)
-        finally:
-            for each in left(run_dir):
-                each.kill()
+async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(run_dir: Path, hub: Hub) -> None:
+    hub.repositories["mlx-community/Small-4bit"] = Repository(FILES)
+    hub.repositories["mlx-community/Large-4bit"] = Repository(FILES, claimed={"model.safetensors": 10**13})
+    _, err = await ran("chat", "--model", "mlx-community/Large-4bit", "--message", "hi", status=1)
+    assert "does not fit" in err
+    small = ("chat", "ada", "--model", "mlx-community/Small-4bit")
+    try:
+        out, err = await ran(*small, "--keep", "--message", "The key is in the cellar.")
+        assert "fits: weights" in err and out.startswith("Noted, the key is in the cellar.")
+        pid = json.loads((run_dir / "up.lock").read_text())["pid"]
+        assert "goes on serving at 127.0.0.1:" in err and f"`kill {pid}` stops it" in err
+        out, err = await ran(*small, "--message", "Where is the key?", "--json")
+        assert json.loads(out)["text"] == "The key is in the cellar." and err == ""
+        _, err = await ran("chat", "--model", "org/other", "--message", "hi", status=1)
+        assert "has no model 'org/other', but mlx-community/Small-4bit, demo" in err
+        os.kill(pid, signal.SIGTERM)
+        await eventually(none_is_left(run_dir), within=60)
+    finally:
+        for each in left(run_dir):
+            each.kill()
 
 
 @pytest.mark.slow
-async def test_up_at_a_terminal_shows_how_far_its_model_is(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {path.name: path.read_bytes() for path in DEMO.iterdir() if path.is_file()}
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.setenv("NO_PROXY", "*")
-    with model_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.port}")
-        hub.repositories["mlx-community/Slow-4bit"] = Repository(files, seconds=20)
-        async with terminal("-m", "gateway.cli.main", "up", "--model", "mlx-community/Slow-4bit") as shown:
-            await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "fetching")
-            shown.type(CTRL_C)
-            await shown.until("the same command goes on with what is missing")
-            assert await shown.ended() == 130
+async def test_up_at_a_terminal_shows_how_far_its_model_is(run_dir: Path, hub: Hub) -> None:
+    hub.repositories["mlx-community/Slow-4bit"] = Repository(FILES, seconds=20)
+    async with terminal("-m", "gateway.cli.main", "up", "--model", "mlx-community/Slow-4bit") as shown:
+        await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "fetching")
+        shown.type(CTRL_C)
+        await shown.until("the same command goes on with what is missing")
+        assert await shown.ended() == 130
     assert left(run_dir) == []
     assert not (run_dir / "logs").exists() and not (run_dir / "store.db").exists(), "nothing was started"
 
 
-async def test_up_at_a_terminal_fetches_nothing_where_another_up_is(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    monkeypatch.setenv("NO_PROXY", "*")
-    with model_hub() as hub, closing(UpLock(run_dir, 0, print)):
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.port}")
+async def test_up_at_a_terminal_fetches_nothing_where_another_up_is(run_dir: Path, hub: Hub) -> None:
+    with closing(UpLock(run_dir, 0, print)):
         async with terminal("-m", "gateway.cli.main", "up", "--model", "org/any") as shown:
             await shown.until(f"another agentmem up (pid {os.getpid()})")
             assert await shown.ended() == 2

@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 import httpx
 import psutil
 import pytest
-import trustme
 
 from gateway.ui.files import STATIC
 from tests import blas
+from tests.certificates import of_server
 from tests.gateway.running import ANY_PORT, eventually
 from tests.gateway.secured import add_key
 from tests.service_manager import Heard
@@ -148,20 +148,16 @@ async def test_up_stops_in_order_where_nobody_reads(run_dir: Path) -> None:
 
 @pytest.mark.slow
 async def test_up_with_keys_and_client_certificates(run_dir: Path, tmp_path: Path) -> None:
-    ca = trustme.CA()
-    issued = ca.issue_cert("127.0.0.1")
-    files = {name: tmp_path / f"{name}.pem" for name in ("tls-cert", "tls-key", "tls-client-ca")}
-    issued.cert_chain_pems[0].write_to_path(str(files["tls-cert"]))
-    issued.private_key_pem.write_to_path(str(files["tls-key"]))
-    ca.cert_pem.write_to_path(str(files["tls-client-ca"]))
+    ca = of_server(tmp_path)
+    files = {"tls-cert": "server.pem", "tls-key": "server.key", "tls-client-ca": "ca.pem"}
     key = add_key(run_dir)  # before the first start, in what becomes the data directory
-    flags = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    flags = [part for name, file in files.items() for part in (f"--{name}", str(tmp_path / file))]
     listeners = ["--http", "0.0.0.0:0", "--grpc", ANY_PORT, "--metrics", ANY_PORT]
     async with started("--data", str(run_dir), *listeners, "--keys", str(run_dir / "keys.json"), *flags) as (_, output):
         said = await line_with(output, "HTTP     https://0.0.0.0:")
         port = said.partition("0.0.0.0:")[2].partition("/")[0]
         await line_with(output, "Ready")
-        context = ssl.create_default_context(cafile=files["tls-client-ca"])
+        context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
         ca.issue_cert("me@example.org").configure_cert(context)
         async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=context, timeout=60) as http:
             assert (await http.get("/v1/models")).status_code == 401

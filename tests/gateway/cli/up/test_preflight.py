@@ -8,7 +8,7 @@ from agentmem.console import Mistake
 from agentmem.process.settings import load
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.settings import UpSettings
-from tests.agentmem.process.test_model_file import adapter, written
+from tests.agentmem.process.test_model_registry import adapter, written
 from tests.certificates import of_node
 
 ANY = ["--data", "./none-such", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--metrics", ""]
@@ -64,6 +64,10 @@ def test_the_registry_file_and_adapters_are_looked_at(tmp_path: Path) -> None:
     file.write_text("[models.m]\nsource = 'demo'\n")
     adapter(tmp_path / "lora")
     check(load(UpSettings, [*ANY, "--models", str(file), "--adapter", f"m+x={tmp_path}/lora", "--offline"]))
+
+
+def test_a_directory_that_cannot_be_one() -> None:
+    assert refusal("--data", "/dev/null").startswith("--data /dev/null cannot be used")
 
 
 def test_files_of_the_doors_are_looked_at(tmp_path: Path) -> None:

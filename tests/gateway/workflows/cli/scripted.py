@@ -28,12 +28,12 @@ async def whole(request: workflow_pb2.RunWorkflowRequest) -> AsyncIterator[Event
 class ScriptedWorkflows(workflow_pb2_grpc.WorkflowServiceServicer):
     """Serves RunWorkflow by `script`, records all requests, and knows the runs that it is given."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self) -> None:
         self.script: Script = whole
         self.requests: list[Any] = []
         self.runs: list[workflow_pb2.Workflow] = []
         register = workflow_pb2_grpc.add_WorkflowServiceServicer_to_server
-        self._server = GrpcServer(f"127.0.0.1:{port}", [("agentmem.v1.WorkflowService", register, self)])
+        self._server = GrpcServer("127.0.0.1:0", [("agentmem.v1.WorkflowService", register, self)])
 
     async def start(self) -> None:
         await self._server.start()
@@ -41,10 +41,6 @@ class ScriptedWorkflows(workflow_pb2_grpc.WorkflowServiceServicer):
 
     async def stop(self) -> None:
         await self._server.stop(0)
-
-    @property
-    def port(self) -> int:
-        return self._server.port
 
     @property
     def address(self) -> str:

@@ -1,4 +1,4 @@
-"""`agentmem run`, on a scripted gateway."""
+"""`agentmem run`, on a scripted gateway, and how its client follows a run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from agentmem import errors
+from agentmem import AsyncClient, errors
 from agentmem.v1 import workflow_pb2
 from agentmem.words import short_name
 from gateway.cli.main import main
 from gateway.workflows.definition.parser import MAX_BYTES
 from tests.gateway.conftest import Command
+from tests.gateway.running import eventually
+from tests.gateway.scripted import for_ever, script
 from tests.gateway.workflows.cli.conftest import DEFINITION
 from tests.gateway.workflows.cli.events import ID, RUN, Event, workflow
 from tests.gateway.workflows.cli.scripted import ScriptedWorkflows, after
@@ -59,34 +62,21 @@ async def test_a_lost_connection_is_made_again_and_nothing_is_told_twice(
     workflows: ScriptedWorkflows, agentmem: Command, file: Path, as_json: bool
 ) -> None:
     """Cut off in mid-turn, told nothing, told what is known, ended as if it were over, and cut off once more."""
-    seen: list[int] = []
 
-    async def broken(request: workflow_pb2.RunWorkflowRequest) -> AsyncIterator[Event]:
-        seen.append(request.after_sequence)
-        match len(seen):
-            case 1:
-                for event in RUN[:7]:
-                    yield event
-                raise errors.Unavailable("the gateway is draining", retry_after=0.01)
-            case 2:
-                raise errors.Unavailable("the gateway is starting", retry_after=0.01)
-            case 3:
-                for event in RUN[:5]:
-                    yield event
-                raise errors.Unavailable("the gateway is starting", retry_after=0.01)
-            case 4:
-                for event in after(RUN[:14], request.after_sequence):
-                    yield event
-            case 5:
-                raise errors.Unavailable("the store is away", retry_after=0.01)
-            case _:
-                for event in after(RUN, request.after_sequence):
-                    yield event
+    def away(why: str) -> errors.Unavailable:
+        return errors.Unavailable(why, retry_after=0.01)
 
-    workflows.script = broken
+    workflows.script = script(
+        [*RUN[:7], away("the gateway is draining")],
+        [away("the gateway is starting")],
+        [*RUN[:5], away("the gateway is starting")],
+        after(RUN[:14], 3),
+        [away("the store is away")],
+        after(RUN, 7),
+    )
     said = await agentmem("run", str(file), *["--json"] * as_json)
     assert said.exit_code == 0
-    assert seen == [0, 3, 3, 3, 7, 7]
+    assert [request.after_sequence for request in workflows.runs_asked] == [0, 3, 3, 3, 7, 7]
     assert len({request.request_id for request in workflows.runs_asked}) == 1
     assert said.stderr.splitlines() == [
         "… waiting: the gateway is draining; the run goes on where it was",
@@ -101,18 +91,12 @@ async def test_a_lost_connection_is_made_again_and_nothing_is_told_twice(
 
 
 async def test_mistakes_have_file_and_line(workflows: ScriptedWorkflows, agentmem: Command, file: Path) -> None:
-    async def refused(_: Any) -> AsyncIterator[Event]:
-        raise errors.InvalidArgument(
-            "phases[0].agents[1]",
-            "line 4, column 28: 'danny' is no agent: of \x1b[2J none",
-            [
-                errors.Violation("phases[0].rounds", "line 5, column 3: must be 1 or more"),
-                errors.Violation("variables.boat", "is not in the file"),
-            ],
-        )
-        yield
-
-    workflows.script = refused
+    others = [
+        errors.Violation("phases[0].rounds", "line 5, column 3: must be 1 or more"),
+        errors.Violation("variables.boat", "is not in the file"),
+    ]
+    first = "line 4, column 28: 'danny' is no agent: of \x1b[2J none"
+    workflows.script = script([errors.InvalidArgument("phases[0].agents[1]", first, others)])
     said = await agentmem("run", str(file))
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr.splitlines() == [
@@ -203,14 +187,9 @@ FAILED, CANCELLED = workflow_pb2.WORKFLOW_STATE_FAILED, workflow_pb2.WORKFLOW_ST
 async def test_a_run_that_does_not_succeed(
     workflows: ScriptedWorkflows, agentmem: Command, file: Path, state: Any, fields: dict[str, Any], told: str
 ) -> None:
-    async def ended(_: Any) -> AsyncIterator[Event]:
-        for event in RUN[:-1]:
-            yield event
-        last = Event(sequence=RUN[-2].sequence)  # A failure is not in the log.
-        last.finished.workflow.CopyFrom(workflow(state, **fields))
-        yield last
-
-    workflows.script = ended
+    last = Event(sequence=RUN[-2].sequence)  # A failure is not in the log.
+    last.finished.workflow.CopyFrom(workflow(state, **fields))
+    workflows.script = script([*RUN[:-1], last])
     said = await agentmem("run", str(file))
     assert (said.exit_code, said.stderr) == (1, f"{told}\n")
     transcript, _, ended_line = stripped(said.stdout).rpartition("\n\n")
@@ -222,12 +201,8 @@ async def test_a_run_that_does_not_succeed(
 async def test_a_failure_that_does_not_pass(
     workflows: ScriptedWorkflows, agentmem: Command, file: Path, events: int
 ) -> None:
-    async def full(_: Any) -> AsyncIterator[Event]:
-        for event in RUN[:events]:
-            yield event
-        raise errors.ResourceExhausted("4 runs are going on; wait for one, or cancel it")
-
-    workflows.script = full
+    full = errors.ResourceExhausted("4 runs are going on; wait for one, or cancel it")
+    workflows.script = script([*RUN[:events], full])
     said = await agentmem("run", str(file))
     told = "Error: 4 runs are going on; wait for one, or cancel it"
     if events:
@@ -243,20 +218,9 @@ async def test_a_failure_that_does_not_pass(
     ],
 )
 async def test_what_is_not_there(workflows: ScriptedWorkflows, agentmem: Command, kind: str, told: str) -> None:
-    async def unknown(_: Any) -> AsyncIterator[Event]:
-        raise errors.NotFound(kind, "wf-9")
-        yield
-
-    workflows.script = unknown
+    workflows.script = script([errors.NotFound(kind, "wf-9")])
     said = await agentmem("run", "--resume", "wf-9")
     assert (said.exit_code, said.stderr) == (1, f"Error: {told}\n")
-
-
-def test_no_gateway(file: Path) -> None:
-    said = CliRunner().invoke(main, ["run", str(file), "--gateway", "127.0.0.1:1"])
-    assert said.exit_code == 1
-    assert said.output.startswith("Error: no gateway answers at 127.0.0.1:1")
-    assert said.output.count("\n") == 1
 
 
 INTERRUPTIBLE = """
@@ -269,21 +233,13 @@ main()
 
 @pytest.mark.parametrize("begun", [True, False])
 async def test_ctrl_c_leaves_the_run_going(workflows: ScriptedWorkflows, file: Path, begun: bool) -> None:
-    reached = asyncio.Event()
-
-    async def goes_on(_: Any) -> AsyncIterator[Event]:
-        for event in RUN[: 7 * begun]:
-            yield event
-        reached.set()
-        await asyncio.sleep(60)
-
-    workflows.script = goes_on
+    workflows.script = script([*RUN[: 7 * begun], for_ever])
     command = [sys.executable, "-c", INTERRUPTIBLE, "run", str(file), "--request-id", "mine"]
     child = await asyncio.create_subprocess_exec(
         *command, "--gateway", workflows.address, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        await asyncio.wait_for(reached.wait(), 60)
+        await eventually(lambda: bool(workflows.runs_asked), within=60)
         assert child.stdout is not None
         if begun:
             await child.stdout.readuntil(b"phase yard")
@@ -301,3 +257,44 @@ async def test_ctrl_c_leaves_the_run_going(workflows: ScriptedWorkflows, file: P
     )
     assert (child.returncode, stderr.decode()) == (130, f"\n{told}\n")
     assert not any(isinstance(request, workflow_pb2.CancelWorkflowRequest) for request in workflows.requests)
+
+
+PATIENCE = 1.5
+"""Seconds. An outage has two attempts, each a tenth of a second after the one before, or a little more."""
+
+
+async def followed(workflows: ScriptedWorkflows, patience: float = 60) -> tuple[list[Event], list[str]]:
+    outages = list[str]()
+    async with AsyncClient(workflows.address, patience=patience, on_outage=outages.append) as client:
+        request = workflow_pb2.RunWorkflowRequest(resume_workflow_id="wf-1")
+        return [event async for event in client.workflows.raw_events(request) if event is not None], outages
+
+
+async def test_patience_begins_anew_with_what_is_new(workflows: ScriptedWorkflows) -> None:
+    """One event each time: all outages together are longer than the patience, each of them is not."""
+
+    async def one_at_a_time(request: Any) -> AsyncIterator[Event]:
+        if len(workflows.runs_asked) > 1 and len(workflows.runs_asked) % 2:
+            raise errors.Unavailable("restarting", retry_after=0.1)
+        yield after(RUN, request.after_sequence)[0]
+        raise errors.Unavailable("restarting", retry_after=0.1)
+
+    workflows.script = one_at_a_time
+    began = time.monotonic()
+    events, outages = await followed(workflows, PATIENCE)
+    assert time.monotonic() - began > PATIENCE
+    assert events == after(RUN, 0)
+    assert set(outages) == {"restarting"}
+
+
+async def test_a_gateway_that_never_tells_anything_new_is_given_up(workflows: ScriptedWorkflows) -> None:
+    workflows.script = script([*RUN[:3], errors.Unavailable("restarting", retry_after=0.1)])
+    with pytest.raises(errors.Unavailable, match="restarting"):
+        await followed(workflows, 0.3)
+    assert len(workflows.runs_asked) > 1
+
+
+async def test_what_comes_after_the_end_does_not_matter(workflows: ScriptedWorkflows) -> None:
+    workflows.script = script([*RUN, errors.Unavailable("draining")])
+    assert await followed(workflows) == (RUN, [])
+    assert len(workflows.runs_asked) == 1

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
-from click.testing import CliRunner, Result
 
 from agentmem.v1 import workflow_pb2
-from gateway.cli.main import main
 from gateway.workflows.cli.runs import workflows_table
 from tests.gateway.cli.test_tables import LONG_AGO, NOW, assert_fits
 from tests.gateway.conftest import Command
@@ -18,25 +14,12 @@ from tests.gateway.workflows.cli.scripted import ScriptedWorkflows
 RUNNING = workflow_pb2.WORKFLOW_STATE_RUNNING
 
 
-@pytest.fixture
-async def workflows() -> AsyncIterator[ScriptedWorkflows]:
-    served = ScriptedWorkflows()
+@pytest.fixture(autouse=True)
+def three(workflows: ScriptedWorkflows) -> None:
     for number in range(3):
         run = workflow(RUNNING if number == 2 else workflow_pb2.WORKFLOW_STATE_SUCCEEDED, phase="yard", turns=7)
         run.workflow_id = f"wf-{number}"
-        served.runs.append(run)
-    await served.start()
-    yield served
-    await served.stop()
-
-
-@pytest.fixture
-def agentmem(workflows: ScriptedWorkflows) -> Command:
-    async def run(*arguments: str, say: str = "") -> Result:
-        given = [*arguments, "--gateway", workflows.address]
-        return await asyncio.to_thread(CliRunner().invoke, main, given, input=say)
-
-    return run
+        workflows.runs.append(run)
 
 
 async def test_list_over_all_pages(workflows: ScriptedWorkflows, agentmem: Command) -> None:
@@ -105,15 +88,6 @@ async def test_a_terminal_is_asked_before(
     assert len(workflows.runs) == 3
     assert (await agentmem("workflows", "delete", "wf-1", say="y\n")).exit_code == 0
     assert len(workflows.runs) == 2
-
-
-@pytest.mark.parametrize("command", ["show", "cancel", "delete"])
-def test_a_run_has_an_id(command: str) -> None:
-    said = CliRunner().invoke(main, ["workflows", command, ""])
-    assert (said.exit_code, said.output) == (
-        2,
-        "Error: 'ID' must not be empty\n",
-    )
 
 
 def test_the_table_fits() -> None:

@@ -1,14 +1,10 @@
 """Workflow files as definitions, or as all mistakes in them; and how these travel."""
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.diagnostics import Diagnostic
-from agentmem.errors import InvalidArgument, Violation, from_rpc
-from agentmem.process.rpc import RpcInterceptor
-from agentmem.v1 import workflow_pb2, workflow_pb2_grpc
 from gateway.workflows.definition.parser import MalformedDefinition, _field, load
 from gateway.workflows.definition.schema import MAX_TEXT
 from tests.gateway.workflows.definition.marked import marked, told
@@ -38,37 +34,6 @@ def test_fields() -> None:
     assert _field(("phases", 0, "prompts", "*")) == "phases[0].prompts.*"
     assert _field(("agents", "what was said", "id")) == "agents.(a name).id"
     assert len(_field(("a" * 64,) * 60)) == 201
-
-
-class _Loading(workflow_pb2_grpc.WorkflowServiceServicer):
-    async def GetWorkflow(
-        self, request: workflow_pb2.GetWorkflowRequest, context: object
-    ) -> workflow_pb2.GetWorkflowResponse:
-        load(request.workflow_id, {})
-        return workflow_pb2.GetWorkflowResponse()
-
-
-async def test_a_plain_client_gets_all_of_them_back() -> None:
-    """One whose options are gRPC's own: it takes 8 KiB of metadata."""
-    server = grpc.aio.server(interceptors=(RpcInterceptor(),))
-    workflow_pb2_grpc.add_WorkflowServiceServicer_to_server(_Loading(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub = workflow_pb2_grpc.WorkflowServiceStub(channel)
-            for text in ("workflow: 3\nx: 1", "\n".join(f"unknown_field_{i}: 1" for i in range(100))):
-                with pytest.raises(MalformedDefinition) as here:
-                    load(text, {})
-                with pytest.raises(grpc.aio.AioRpcError) as there:
-                    await stub.GetWorkflow(workflow_pb2.GetWorkflowRequest(workflow_id=text))
-                back = from_rpc(there.value)
-                assert isinstance(back, InvalidArgument)
-                assert len(back.violations) > 3
-                assert back.violations == here.value.violations
-                assert back.message == here.value.message
-    finally:
-        await server.stop(None)
 
 
 GOOD = """
@@ -218,15 +183,6 @@ def test_mistakes_are_told_all_at_once_in_the_files_order() -> None:
         (13, "phases[0].agents[2]"),
         (20, "phases[1].agents[2]"),
     ]
-
-
-def test_the_error_is_an_invalid_argument_that_names_line_and_column() -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        load(GOOD.replace("seed: 3", "seed: 3, sed: 3"), {})
-    assert caught.value.violations == (
-        Violation("agents.bob.sampling.sed", "line 10, column 45: is not supported; did you mean seed?"),
-    )
-    assert caught.value.message == "agents.bob.sampling.sed: line 10, column 45: is not supported; did you mean seed?"
 
 
 def test_texts_of_the_file_are_in_no_error() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from agentmem.client.answers import Called, Event, Growing, Reasoning, Restarted, Text, ToolCall
-from agentmem.client.replay import Replay
+from agentmem.client.stream import Replay
 
 CALL = ToolCall("call_1", "look", "{}")
 

@@ -1,4 +1,8 @@
+"""The file of keys: its format, and how it is changed and read."""
+
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +14,9 @@ from hypothesis import strategies as st
 from agentmem.diagnostics import FileError
 from agentmem.errors import InvalidArgument
 from agentmem.tracing import without_secrets
-from gateway.edge.key_file import parse, render
+from gateway.edge.key_file import changing, parse, read, render
 from gateway.edge.keys import new, secret_digest, split
+from tests.gateway.secured import add_key
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -84,6 +89,7 @@ def damaged(**changed: Any) -> str:
         (damaged(namespace=""), r"^keys\.json: keys\.0\.namespace: must not be empty"),
         (damaged(expires="2026-01-01T00:00:00"), r"^keys\.json: keys\.0\.expires: "),
         (damaged(scope="SECRET"), r"^keys\.json: keys\.0\.scope: "),
+        (render([new("n", NOW)[0]] * 2), "has an id twice"),
     ],
 )
 def test_no_file(text: str, said: str) -> None:
@@ -92,15 +98,71 @@ def test_no_file(text: str, said: str) -> None:
     assert "SECRET" not in str(caught.value)
 
 
-def test_an_id_twice() -> None:
-    key = new("n", NOW)[0]
-    with pytest.raises(FileError, match="twice"):
-        parse(Path("keys.json"), render([key, key]))
-
-
 def test_secrets_are_left_out_of_a_text() -> None:
     identifier = "0123456789abcdef"[:12]
     shown = f"am_{identifier}_{'s' * 43}"
     assert split(shown) is not None
     assert without_secrets(f"/v1/agents/{shown}?x") == f"/v1/agents/am_{identifier}_…?x"
     assert without_secrets("am_bient_music and am_") == "am_bient_music and am_"
+
+
+def add(path: Path) -> str:
+    return add_key(path.parent).split("_")[1]
+
+
+def test_is_the_owners_alone_and_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new/keys.json"
+    first = add(path)
+    inode = path.stat().st_ino
+    with path.open() as held:
+        second = add(path)
+        assert second not in held.read()  # who reads has the file of before, whole
+    assert path.stat().st_ino != inode
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert set(read(path)[0]) == {first, second}
+    assert sorted(file.name for file in path.parent.iterdir()) == ["keys.json", "keys.json.lock"]
+
+
+def test_a_change_that_fails_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    known = add(path)
+    with pytest.raises(KeyError), changing(path) as keys:
+        del keys[known], keys[known]
+    assert set(read(path)[0]) == {known}
+
+
+@pytest.mark.slow
+def test_several_programs_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    command = [sys.executable, "-m", "gateway.cli.main", "keys", "create", "--namespace", "n", "--keys", str(path)]
+    running = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(4)]
+    assert [process.wait(60) for process in running] == [0] * 4
+    assert len(read(path)[0]) == 4
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_open_to_others(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "keys.json"
+    add(path)
+    path.chmod(mode)
+    with pytest.raises(FileError, match=f"chmod 600 {path}"):
+        read(path)
+
+
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    with pytest.raises(FileError, match=f"agentmem keys create --keys {path}"):
+        read(path)
+    path.touch(0o600)
+    for content, said in ((b"{", "is not JSON"), (b"\xff", "is not UTF-8")):
+        path.write_bytes(content)
+        with pytest.raises(FileError, match=said):
+            read(path)
+        with pytest.raises(FileError, match=said):
+            add(path)  # nothing is built on what cannot be read
+        assert path.read_bytes() == content
+    with pytest.raises(FileError, match="cannot be read"):
+        read(tmp_path)
+    with pytest.raises(FileError, match="cannot be written to"):
+        add(path / "keys.json")
