@@ -13,7 +13,7 @@
 - **Balanced.** Queries are multiplied by the inverse of E, outputs by that of F. Both are measured (`balancing`):
   errors are large where the model does not look.
 
-Packed K and V have one layout, so kernels, pool and files are the same. Figures are in docs/concepts.
+Figures are in docs/concepts.
 """
 
 from typing import Final, NamedTuple, Self

@@ -25,9 +25,8 @@ from inference_service.engine.scheduling import (
     SECONDS_OF_A_LAYER,
     SECONDS_WHILE_OTHERS_DECODE,
     SMALLEST_CHUNK,
-    Waiting,
     chunk_tokens,
-    next_prompt,
+    rank,
 )
 
 log = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ class PromptEngine(ABC):
         """Start and return the turns that ride in the next pass, the shortest first, with aging."""
         ready, found = self._ready, []
         waiting, names = [job for job in ready if self._rides(job)], Counter(job.next_block for job in ready)
-        waiting.sort(key=lambda job: Waiting(job.remaining, job.waited_steps).rank)
+        waiting.sort(key=_rank)
         left, started = self._room(waiting), 0
         for job in waiting:
             if job.remaining > left:
@@ -152,7 +151,7 @@ class PromptEngine(ABC):
         ready = [job for job in self._ready if not self._rides(job) or self._waits_for_another(job, names)]
         if not (ready := [job for job in ready if not job.blocks.looking]):
             return None
-        job = ready[next_prompt([Waiting(each.remaining, each.waited_steps) for each in ready])]
+        job = min(ready, key=_rank)
         if job.started or not (name := job.next_block):
             return job
         if ahead := next((each for each in ready if each.started and each.next_block == name), None):
@@ -248,6 +247,10 @@ class PromptEngine(ABC):
 
     def _others_wait(self) -> bool:
         return self.running > 0 or self.others_decode()
+
+
+def _rank(job: TurnJob) -> int:
+    return rank(job.remaining, job.waited_steps)
 
 
 def guarded(work: Callable[[], object], failed: Callable[[Exception], object]) -> None:

@@ -1,23 +1,12 @@
 """Which prompt is next, and how much of it. Pure."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 AGING_TOKENS = 64
 """For each step of waiting."""
 
 
-class Waiting(NamedTuple):
-    remaining_tokens: int
-    waited_steps: int
-
-    @property
-    def rank(self) -> int:
-        return self.remaining_tokens - AGING_TOKENS * self.waited_steps
-
-
-def next_prompt(waiting: Sequence[Waiting]) -> int:
-    return min(range(len(waiting)), key=lambda i: waiting[i].rank)
+def rank(remaining_tokens: int, waited_steps: int) -> int:
+    """The prompt with the least is next."""
+    return remaining_tokens - AGING_TOKENS * waited_steps
 
 
 _STEPS = ((8_192, 2_048), (20_480, 1_024))

@@ -9,8 +9,7 @@ from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, KVCache, RotatingKV
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.geometry import SAFETENSORS_DTYPE, LayerGroup, StateArray, StateGroup
 from inference_service.engine.paged import passes
-from inference_service.engine.paged.alone import SequenceStates
-from inference_service.engine.paged.passes import Pass
+from inference_service.engine.paged.passes import Pass, StatesCache
 
 
 class ProbeKV(passes.KVCache):
@@ -66,14 +65,14 @@ class ProbeKV(passes.KVCache):
         return queries
 
 
-Probes = list[ProbeKV | SequenceStates]
+Probes = list[ProbeKV | StatesCache]
 
 
-def probe_of(cache: Any, *, shows_arrays: bool = False) -> ProbeKV | SequenceStates | None:
+def probe_of(cache: Any, *, shows_arrays: bool = False) -> ProbeKV | StatesCache | None:
     """Return the probe in place of one of mlx-lm's caches; None for a kind that is not known."""
     kind = type(cache)
     if kind is ArraysCache:
-        return SequenceStates(len(cache.cache))
+        return StatesCache([None] * len(cache.cache), 0)
     if kind is KVCache:
         return ProbeKV(0, shows_arrays=shows_arrays)
     if kind is RotatingKVCache and not cache.keep:
@@ -99,7 +98,7 @@ def group_layers(probes: Sequence[Any], group_size: int) -> tuple[tuple[LayerGro
 
 def state_group(probes: Sequence[Any]) -> StateGroup | None:
     """Return recurrent layers. Raises ValueError for unwritten arrays and dtypes that are not stored."""
-    states = {i: probe for i, probe in enumerate(probes) if isinstance(probe, SequenceStates)}
+    states = {i: probe for i, probe in enumerate(probes) if isinstance(probe, StatesCache)}
     if any(array is None for probe in states.values() for array in probe.cache):
         raise ValueError("recurrent layers leave some of their arrays empty")
     if others := {array.dtype for probe in states.values() for array in probe.state} - SAFETENSORS_DTYPE.keys():

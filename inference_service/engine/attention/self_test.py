@@ -27,13 +27,13 @@ _WRITTEN: Final = 3.0
 _ONE = ((1, (700,)), (1, (300, 170)), (1, (90, 1300, 600)))
 _FEW = ((5, (700,)), (40, (130,)), (3, (300, 170)))
 _ARRAYS = ((60, (300, 170)), (60, (60,)))
-_LAST: Final = 20
-"""Tokens of each sequence that are written after the others, as few as a step writes."""
 """Queries per row, and the rows' tokens: in one block and across several, beyond a chunk and a thread block."""
+_LAST: Final = 20
+"""Tokens that are written after the others, as few as a step's."""
 
 
 class Row(NamedTuple):
-    """Sequences in blocks of one layer group."""
+    """Sequences in a layer group's blocks."""
 
     of: LayerBlocks
     values: list[tuple[mx.array, mx.array]]
@@ -45,11 +45,25 @@ class Row(NamedTuple):
     """[kv_heads, width] of K and V, even if packing does not subtract them."""
     off: float
     """RMS error of `values` over that of packing alone; about 1."""
+    latents: bool = False
 
     def only(self, sequence: int) -> "Row":
         own = slice(sequence, sequence + 1)
         of = self.of._replace(tables=Tables(*(part[own] for part in self.of.tables)))
         return self._replace(of=of, values=self.values[own], kv=self.kv[own], lengths=self.lengths[own])
+
+    def error(self, found: mx.array, queries: mx.array, scale: float, sinks: mx.array | None) -> float:
+        """Return how far attention [rows, heads, n, v_dim] is off, of the largest output less the mean."""
+        wanted = []
+        for at, (k, v) in enumerate(self.values):
+            if self.latents:
+                k, v = mx.concatenate([k, v], axis=-1), k
+            wanted.append(plain_attention(queries[at : at + 1], k, v, scale, self.of.group.window, sinks))
+        truth, mean = mx.concatenate(wanted), self.means[not self.latents]
+        of_mean = mx.repeat(mean.astype(mx.float32), queries.shape[1] // self.of.group.kv_heads, axis=0)[:, None]
+        difference = mx.abs(found.astype(mx.float32) - truth).max()
+        error: float = (difference / mx.abs(truth - of_mean).max()).item()  # type: ignore[assignment]
+        return error
 
 
 Kernel = Callable[[Row, mx.array, float, mx.array | None], mx.array]
@@ -112,7 +126,7 @@ def unpacking_error(geometry: Geometry) -> float:
     errors = []
     for group in geometry.groups:
         for n, lengths in _ARRAYS:
-            row = _in_blocks(geometry, group, lengths, seed=3)
+            row = in_blocks(geometry, group, lengths, seed=3)
             if not row.off <= _WRITTEN:
                 raise FailedPrecondition(f"writing is wrong on this backend: K or V is {row.off:.2g} roundings off")
             begins = mx.array([length - n for length in lengths])
@@ -121,22 +135,22 @@ def unpacking_error(geometry: Geometry) -> float:
                 wanted = mx.concatenate([each[side][:, :, -n:] for each in row.values])
                 off = mx.abs(found[side].astype(mx.float32) - wanted).max() / mx.abs(wanted).max()
                 errors.append(float(off.item()))  # type: ignore[arg-type]  # While the blocks are there.
-    return _within(max(errors), geometry, "unpacking")
+    return _within(errors, geometry, "unpacking")
 
 
 def _kernel_error(
     kernel: Kernel, what: str, shapes: Sequence[tuple[int, tuple[int, ...]]], geometry: Geometry
 ) -> float:
-    error = max(
-        _group_error(kernel, queries, lengths, geometry, group, sinks)
-        for queries, lengths in shapes
-        for group in geometry.groups
-        for sinks in ((False,) if geometry.latents else (False, True))
-    )
-    return _within(error, geometry, what)
+    errors, sunk = [], (False,) if geometry.latents else (False, True)
+    for n, lengths in shapes:
+        for group in geometry.groups:
+            row = in_blocks(geometry, group, lengths, seed=7)
+            errors += [_error(kernel, row, n, geometry, sinks) for sinks in sunk]
+    return _within(errors, geometry, what)
 
 
-def _within(error: float, geometry: Geometry, what: str) -> float:
+def _within(errors: Sequence[float], geometry: Geometry, what: str) -> float:
+    error = float(np.max(errors))
     if not error <= ROUNDING[geometry.dtype]:
         raise FailedPrecondition(f"quantized attention is wrong on this backend: {what} differs by {error:.2g}")
     return error
@@ -146,7 +160,7 @@ def _random(dtype: mx.Dtype, seed: int, *shape: int, mean: mx.array | float = 0.
     return (mx.random.normal(shape, key=mx.random.key(seed)) + mean).astype(dtype)
 
 
-def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], seed: int) -> Row:
+def in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], seed: int) -> Row:
     """Write random K and V to blocks in random order."""
     random = partial(_random, geometry.dtype)
     tokens = geometry.piece_tokens if group.window else BLOCK_TOKENS
@@ -169,7 +183,8 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
         found[row, :count] = arena.addresses(own)
         k = random(seed + 10 + row, 1, group.kv_heads, length - first, group.k_dim, mean=k_mean[:, None])
         v = random(seed + 30 + row, 1, group.kv_heads, length - first, group.v_dim, mean=v_mean[:, None])
-        parts = slice(0, length - first - _LAST), slice(length - first - _LAST, length - first)
+        split = max(1, length - first - _LAST)
+        parts = slice(0, split), slice(split, length - first)
         for part in parts:
             span = mx.array([[first, first + part.stop]], dtype=mx.int32)
             one = of._replace(tables=Tables(mx.array(found[row : row + 1]), span, mx.array([0], dtype=mx.int32)))
@@ -181,7 +196,7 @@ def _in_blocks(geometry: Geometry, group: LayerGroup, lengths: tuple[int, ...], 
             off += [_off(*(x[:, :, part] for x in side)) for part in parts]
     of = of._replace(tables=tables._replace(blocks=mx.array(found)))
     _KEPT[:] = [arena]
-    return Row(of, values, kv, lengths, (k_mean, v_mean), max(off))
+    return Row(of, values, kv, lengths, (k_mean, v_mean), float(np.max(off)), geometry.latents)
 
 
 def _off(x: mx.array, packed: mx.array, found: mx.array) -> float:
@@ -214,24 +229,12 @@ def _values(
     return sides[0], sides[1]
 
 
-def _group_error(
-    kernel: Kernel, queries: int, lengths: tuple[int, ...], geometry: Geometry, group: LayerGroup, with_sinks: bool
-) -> float:
-    row, random = _in_blocks(geometry, group, lengths, seed=7), partial(_random, geometry.dtype)
-    q = random(1, len(lengths), geometry.heads, queries, group.k_dim + geometry.latents * group.v_dim)
+def _error(kernel: Kernel, row: Row, queries: int, geometry: Geometry, with_sinks: bool) -> float:
+    group, random = row.of.group, partial(_random, geometry.dtype)
+    q = random(1, len(row.lengths), geometry.heads, queries, group.k_dim + geometry.latents * group.v_dim)
     sinks = random(2, geometry.heads, mean=4.0) if with_sinks else None
     scale = group.k_dim**-0.5
-    found = kernel(row, q, scale, sinks).astype(mx.float32)
-    wanted = []
-    for at, (k, v) in enumerate(row.values):
-        if geometry.latents:
-            k, v = mx.concatenate([k, v], axis=-1), k
-        wanted.append(plain_attention(q[at : at + 1], k, v, scale, group.window, sinks))
-    truth = mx.concatenate(wanted)
-    mean = row.means[not geometry.latents]
-    of_mean = mx.repeat(mean.astype(mx.float32), geometry.heads // group.kv_heads, axis=0)[:, None]
-    error: float = (mx.abs(found - truth).max() / mx.abs(truth - of_mean).max()).item()  # type: ignore[assignment]
-    return error
+    return row.error(kernel(row, q, scale, sinks), q, scale, sinks)
 
 
 def packing_error(geometry: Geometry) -> float:

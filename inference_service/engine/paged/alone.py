@@ -38,31 +38,19 @@ class SequenceKVCache(ArrayKVCache):
         return self.working.append(k[..., : keys.shape[-1]], v[..., : values.shape[-1]])
 
 
-class SequenceStates(StatesCache):
-    def __init__(self, arrays: int) -> None:
-        super().__init__([None] * arrays, 0)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(int(array.nbytes) for array in self.state)
-
-    def empty(self) -> bool:
-        return not self.state
-
-
-SequenceCaches = list[SequenceKVCache | SequenceStates]
+SequenceCaches = list[SequenceKVCache | StatesCache]
 
 
 def new_caches(geometry: Geometry, codecs: Items[KVCodec] = ()) -> SequenceCaches:
     """Without `codecs`, none centres."""
     each = dict(zip(geometry.kv_layers, codecs or geometry.codecs(), strict=True))
-    caches: dict[int, SequenceKVCache | SequenceStates] = {
+    caches: dict[int, SequenceKVCache | StatesCache] = {
         layer: SequenceKVCache(layer, each[layer], group.window or 0)
         for group in geometry.groups
         for layer in group.layers
     }
     if geometry.states is not None:
-        caches |= {layer: SequenceStates(count) for layer, count in geometry.states.counts}
+        caches |= {layer: StatesCache([None] * count, 0) for layer, count in geometry.states.counts}
     return [caches[layer] for layer in sorted(caches)]
 
 

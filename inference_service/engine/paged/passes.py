@@ -70,6 +70,9 @@ class StatesCache(ArraysCache):  # type: ignore[misc]  # mlx-lm has no types
     def state(self) -> list[mx.array]:
         return [array for array in self.cache if array is not None]
 
+    def empty(self) -> bool:
+        return not self.state
+
     def make_mask(self, n: int, **_: Any) -> None:
         """None: rows have no padding."""
 

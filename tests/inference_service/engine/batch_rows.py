@@ -1,14 +1,16 @@
 """Turns of any architecture whose rows join and leave passes at given ticks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from inference_service.domain import Sampling
 from inference_service.engine.paged.passes import Pass
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import Turn, begin, difference, prompt_of
+from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, difference, differing, packed, prompt_of
 from tests.oracle import Oracle
 from tests.tiny_hybrids import HYBRIDS
 from tests.tiny_models import (
@@ -32,21 +34,44 @@ WRITERS = [
 WITH_KV = [writer for writer in WRITERS if writer not in STATES]
 BFLOAT16 = [write_llama, write_qwen2, write_qwen3, write_gemma3]  # MLX computes no experts in bfloat16 on CPU.
 REPEATS, LENGTHS = (2, 9, 15, 5), (30, 14, 18, 36)
+AT_ONCE = dict.fromkeys(range(4), 0)
+
+
+def write_narrow_gemma3(directory: Path) -> Path:
+    return write_gemma3(directory, window=16)
 
 
 Rows = dict[int, Turn]
 
 
-def decoded(model: LoadedModel, joins: dict[int, int]) -> Rows:
-    """Turns that join at given ticks, none of which fails."""
+def decoded(model: LoadedModel, joins: dict[int, int] = AT_ONCE, sampling: Sampling = EXACT, **options: Any) -> Rows:
+    """Turns that join at given ticks."""
     rows: Rows = {}
     for tick in range(10_000):
         for number in (number for number, at in joins.items() if at == tick):
-            rows[number] = begin(model, prompt_of(model, number, REPEATS[number]), LENGTHS[number])
+            prompt = prompt_of(model, number, REPEATS[number])
+            rows[number] = begin(model, prompt, LENGTHS[number], sampling, **options)
         if not model.engine.step() and len(rows) == len(joins):
-            assert all(row.whole and not row.job.alone for row in rows.values())
             return rows
     raise AssertionError("the engine does not come to an end")
+
+
+def alone(model: LoadedModel, numbers: Iterable[int] = AT_ONCE, sampling: Sampling = EXACT) -> Rows:
+    """Each by itself, in the order of their numbers."""
+    found: Rows = {}
+    for number in sorted(numbers):
+        found |= decoded(model, {number: 0}, sampling)
+    return found
+
+
+def same(model: LoadedModel, rows: Rows, others: Rows) -> bool:
+    """Return whether they said the same, and leave the same bits."""
+    return all(
+        (one := rows[number]).said == other.said
+        and one.whole
+        and differing(packed(model, one.kv), packed(model, other.kv)) == 0
+        for number, other in others.items()
+    )
 
 
 def differences(oracle: Oracle, rows: Rows) -> Iterator[float]:

@@ -225,13 +225,9 @@ def _read_window(arena: Arena, kv: Sequence, end: int) -> Packed:
 
 
 def _read(arena: Arena, table: BlockTable, start: int, end: int) -> Packed:
-    assert isinstance(arena, HostArena)
-    views = [arena.layout.views(arena.words(block)) for block in table.of(start, end)]
     first = table.first + (start - table.first) // table.tokens * table.tokens
-    return {
-        name: np.concatenate([view[name] for view in views], axis=2)[:, :, start - first : end - first]
-        for name in (views[0] if views else ())
-    }
+    found = arena.arrays(table.of(start, end), end - first) if start < end else {}
+    return {name: each[:, :, start - first :] for name, each in found.items()}
 
 
 def rewrite(model: LoadedModel, kv: Sequence, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:

@@ -20,6 +20,7 @@ from tests.inference_service.engine.batch_rows import (
     WRITERS,
     Fault,
     Rows,
+    alone,
     decoded,
     differences,
     inject,
@@ -51,14 +52,6 @@ ORDERS = {
 directory = written_by(WRITERS)
 
 
-def alone(model: LoadedModel, rows: Rows) -> Rows:
-    """Each by itself, in the order of their numbers."""
-    found: Rows = {}
-    for number in sorted(rows):
-        found |= decoded(model, {number: 0})
-    return found
-
-
 def flipped(found: Packed, wanted: Packed) -> tuple[float, int]:
     """The share of 4-bit codes that differ, of the last tokens that both have, and by how much at most."""
     steps = []
@@ -87,6 +80,7 @@ def rows(request: pytest.FixtureRequest, model: LoadedModel) -> Rows:
 def test_batched_equals_alone(model: LoadedModel, oracle: Oracle, rows: Rows) -> None:
     variety = len({token for row in rows.values() for token in row.said})
     assert variety > (15 if len(rows) > 1 else 5), "an output that does not vary proves nothing"
+    assert all(row.whole and not row.job.alone for row in rows.values())
     assert max(differences(oracle, rows)) < TOLERANCE
     for row in rows.values():
         more = [*row.job.sequence, *row.generated.token_ids, *prompt_of(model, 7, 1)[:12]]

@@ -49,19 +49,6 @@ def test_tokens_that_somebody_waits_for_are_told_at_once(model: LoadedModel, mon
     assert {mine for mine, others in later if others == 5} >= set(range(20, 29))
 
 
-def test_frequency_penalty_counts_only_what_was_generated(model: LoadedModel) -> None:
-    greedy = begin(model, prompt_of(model, 0, 4), 1)
-    run(model)
-    (favourite,) = greedy.generated.token_ids
-    filled = begin(model, [favourite] * 40 + prompt_of(model, 0, 4), 1)
-    run(model)
-    penalized = begin(
-        model, [favourite] * 40 + prompt_of(model, 0, 4), 1, Sampling(frequency_penalty=2.0, ignore_eos=True)
-    )
-    run(model)
-    assert penalized.generated.token_ids == filled.generated.token_ids
-
-
 @pytest.mark.usefixtures("few_ride")
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_a_first_token_does_not_wait_for_the_next_pass(model: LoadedModel, oracle: Oracle, tokens: int) -> None:

@@ -11,7 +11,7 @@ from inference_service.engine import choosing
 from inference_service.engine.choosing import next_tokens
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.paged.sequence import BlockTable, Sequence
-from inference_service.engine.sampling import Filters, TokenSampler, mixed, sampled
+from inference_service.engine.sampling import Filters, TokenSampler, mixed, penalties, sampled
 
 VOCABULARY = 500
 KINDS = (
@@ -50,22 +50,7 @@ def test_rows_together_are_as_each_alone(dtype: mx.Dtype) -> None:
                 each.result.token_ids.append(token)
 
 
-def test_the_order_of_rows_does_not_matter() -> None:
-    logits = logits_of(len(KINDS))
-    order = np.random.default_rng(1).permutation(len(KINDS))
-    found = next_tokens(logits, [job_of(kind) for kind in KINDS]).tolist()
-    turned = next_tokens(logits[mx.array(order)], [job_of(KINDS[at]) for at in order]).tolist()
-    assert [found[at] for at in order] == turned  # type: ignore[index]
-
-
 NONE = Filters(temperature=1.0, top_p=1.0, min_p=0.0, top_k=0)
-
-
-def test_a_bias_is_its_own_rows() -> None:
-    jobs = [job_of(Sampling()), job_of(Sampling(logit_bias={7: 100.0})), job_of(Sampling())]
-    logits = logits_of(3)
-    likeliest: list[int] = mx.argmax(logits, axis=-1).tolist()  # type: ignore[assignment]
-    assert next_tokens(logits, jobs).tolist() == [likeliest[0], 7, likeliest[2]]
 
 
 def test_tokens_are_drawn_with_their_probabilities() -> None:
@@ -103,3 +88,10 @@ def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     logprobs = choosing.logprobs(logits_of(5))
     found = sampled(logprobs, NONE._replace(temperature=temperature), [mixed(number) for number in range(5)])
     assert mx.array_equal(found, mx.argmax(logprobs, axis=-1))
+
+
+def test_presence_and_frequency_count_only_what_was_generated() -> None:
+    tokens, logits = mx.array([1, 1, 1, 2]), mx.zeros((1, 4))
+    for sampling in (Sampling(frequency_penalty=2.0), Sampling(presence_penalty=2.0)):
+        [penalty] = penalties(sampling, 3)
+        assert penalty(tokens, logits).tolist() == [[0, 0, -2.0, 0]]

@@ -46,10 +46,14 @@ def test_scores_over_keys_with_an_outlier_and_a_mean_are_several_times_closer(bi
     assert (errors[ROTATED] < errors[PLAIN] / 4).item(), "squared error of scores"
 
 
-def test_rows_do_not_depend_on_what_is_beside_them() -> None:
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize("by", ["mlx", pytest.param("kernels", marks=pytest.mark.slow)])
+def test_rows_do_not_depend_on_what_is_beside_them(by: str, dtype: mx.Dtype, request: pytest.FixtureRequest) -> None:
     """Packed bits of a token are the same in a chunk, alone and in a batch, or hot would differ from cold."""
-    k, v = random(3, 2, 37, 80), random(3, 2, 37, 96, seed=1)
-    codec = KVCodec(KVFormat(4, 4, 32), (random(2, 80, seed=2), random(2, 96, seed=3)))
+    if by == "kernels":
+        request.getfixturevalue("kernels")
+    k, v = random(3, 2, 37, 80, dtype=dtype), random(3, 2, 37, 96, dtype=dtype, seed=1)
+    codec = KVCodec(KVFormat(4, 4, 32), (random(2, 80, dtype=dtype, seed=2), random(2, 96, dtype=dtype, seed=3)))
     whole = codec.encode(k, v)
     for row, at, n in ((0, 0, 1), (2, 5, 20), (1, 36, 1)):
         alone = codec.encode(k[row : row + 1, :, at : at + n], v[row : row + 1, :, at : at + n])

@@ -3,20 +3,18 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentmem.errors import InvalidArgument
 from agentmem.v1 import types_pb2
-from benchmarks.loading import load
 from inference_service.domain import Sampling
 from inference_service.engine import batching
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.sampling import ConstrainedSampler
-from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine import batch_turns
 from tests.inference_service.engine.batch_turns import right, run
 from tests.json_schemas import Schema, fits
@@ -56,16 +54,7 @@ class Turn(batch_turns.Turn):
         return self.generated.reason == types_pb2.FINISH_REASON_STOP and fits(self.text, self.schema)
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("model"), vocab_size=352)
-
-
-@pytest.fixture(scope="module")
-def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    loaded = load("tiny", str(directory), hashes=ContentHashes(tmp_path_factory.mktemp("hashes") / "weights.json"))
-    assert loaded.vocab_size > loaded.tokenizer.vocab_size, "some logits are of no token"
-    return loaded
+directory = written_by([write_llama], vocab_size=352)
 
 
 def begin(
@@ -84,6 +73,7 @@ def begin(
 
 def mixed(model: LoadedModel) -> list[Turn]:
     """Four held turns and two free ones that join one after the other; each must be as it should."""
+    assert model.vocab_size > model.tokenizer.vocab_size, "some logits are of no token"
     free = Sampling(ignore_eos=True)
     turns: list[Turn] = []
     for number in range(6):

@@ -4,8 +4,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.kv.bits import BITS
-from inference_service.engine.attention.reference import out_of_rotation, plain_values
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.quantization import KVFormat, Quantization, Quantized, dequantize, filled_up
@@ -47,34 +45,6 @@ def test_the_kernel_packs_with_the_least_squared_error(k_dim: int, v_dim: int, g
     sides = zip((k, v), (codec.k_mean, codec.v_mean), found, (codec.format.k, codec.format.v), strict=True)
     for x, mean, levels, by in sides:
         assert near(levels, fitted(rotated(filled_up(x, group_size), mean), by))
-
-
-@pytest.mark.slow("5-dtype0")
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
-@pytest.mark.parametrize("bits", BITS)
-def test_of_all_bits_and_types_only_rounding_is_lost(bits: int, dtype: mx.Dtype) -> None:
-    """Of 8 bits, scale and bias in bfloat16 add some."""
-    x = random(1, 2, 65, 96, dtype=dtype)
-    codec = KVCodec(KVFormat(bits, bits, 32), (random(2, 96, dtype=dtype, seed=2),) * 2)
-    packed, _ = codec.encode(x, x)
-    exact = Quantized(packed.weights, packed.scales.astype(mx.float32), packed.biases.astype(mx.float32))
-    assert codec.k_mean is not None
-    left = plain_values(exact, codec.format.k, codec.k_mean[:, 0], out_of_rotation(96))
-    error = mx.square(left - x.astype(mx.float32)).mean().sqrt() / (mx.abs(exact.scales).mean() / 12**0.5)
-    assert error < (1.6 if (bits, dtype) == (8, mx.bfloat16) else 1.1)
-
-
-@pytest.mark.slow
-def test_what_is_packed_does_not_depend_on_what_is_packed_with_it() -> None:
-    k, v = random(3, 2, 9, 64, dtype=mx.bfloat16), random(3, 2, 9, 64, dtype=mx.bfloat16, seed=1)
-    codec = KVCodec(means=(random(2, 64, dtype=mx.bfloat16), random(2, 64, dtype=mx.bfloat16, seed=2)))
-    together = codec.encode(k, v)
-    for row in range(3):
-        for start, end in ((0, 1), (1, 9)):
-            alone = codec.encode(k[row : row + 1, :, start:end], v[row : row + 1, :, start:end])
-            for side, of_all in zip(alone, together, strict=True):
-                own = Quantized(*(part[row : row + 1, :, start:end] for part in of_all))
-                assert all(mx.array_equal(a, b) for a, b in zip(side, own, strict=True))
 
 
 def test_groups_without_a_range() -> None:

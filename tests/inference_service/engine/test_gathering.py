@@ -1,6 +1,5 @@
 """Turns that come at once: short prompts wait a moment for turns that are planned, and nothing is drafted."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from inference_service.engine import gathering, scheduling
 from inference_service.engine.gathering import Gathering
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run, until_told
 from tests.inference_service.engine.foresight import TOKENS, Foresight, foresee
 from tests.inference_service.engine.riders import some_prompts
@@ -17,9 +17,7 @@ from tests.tiny_models import write_llama
 _LONG = 10**9
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("model"))
+directory = written_by([write_llama])
 
 
 @pytest.fixture(autouse=True)

@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentmem.errors import Cancelled
-from agentmem.v1 import types_pb2
 from inference_service.domain import Sampling
 from inference_service.engine import prompts
-from inference_service.engine.geometry import HostTensors, TensorShapes
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.directories import written_by
@@ -28,6 +25,7 @@ from tests.inference_service.engine.batch_turns import (
     packed,
     run,
 )
+from tests.inference_service.engine.paged.bits import as_file
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_baichuan_m1, write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama
@@ -105,13 +103,13 @@ def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequ
     begins, checkpoint = new_kv(model, tokens, kv), store.checkpoints.capture(kv, last=True)
     half, blocks = length // 512, begins.room.blocks
     files = [
-        (own, host(store.read_block(block, count := min(256, length - 256 * at))(), geometry.block_shapes(count)))
+        (own, as_file(store.read_block(block, count := min(256, length - 256 * at))(), geometry.block_shapes(count)))
         for at, (block, own) in enumerate(zip(kv.full.blocks[: -(-length // 256)], blocks, strict=False))
         if at >= half
     ]
     window = None
     if checkpoint is not None:
-        window = host(store.checkpoints.read(checkpoint)(), geometry.checkpoint_shapes(checkpoint.tokens))
+        window = as_file(store.checkpoints.read(checkpoint)(), geometry.checkpoint_shapes(checkpoint.tokens))
     begins.start = replace(
         begins.start,
         blocks=[*kv.full.blocks[:half], *blocks[half:]],
@@ -122,13 +120,6 @@ def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequ
         window_file=window,
     )
     return begins
-
-
-def host(copies: dict[str, bytes], shapes: TensorShapes) -> HostTensors:
-    return {
-        name: np.frombuffer(copies[name], np.uint32 if dtype == "U32" else np.float32).reshape(shape)
-        for name, (dtype, shape) in shapes.items()
-    }
 
 
 def conversation(
@@ -180,38 +171,3 @@ def test_trimmed_equals_recomputed(
         other = [*whole[:tokens], *more]
         assert difference(oracle, turn(model, other, warm=kv)) < TOLERANCE
     assert kv.lost == (not geometry.resumes_anywhere), "a window reaches back no further than it slid"
-
-
-def test_cancelled_within_one_chunk(model: LoadedModel, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = begin(model, prompt, 1000)
-    chunks = []
-
-    def chunk(position: int, *_: float) -> int:
-        chunks.append(position)
-        begun.cancelled.set()
-        return 50
-
-    monkeypatch.setattr(prompts, "chunk_tokens", chunk)
-    run(model)
-    with pytest.raises(Cancelled):
-        begun.job.future.result(0)
-    assert chunks == [0]
-    assert begun.job.kv is None
-
-
-@pytest.mark.slow
-def test_stop_string_across_tokens_is_cut_off(model: LoadedModel, prompt: list[int]) -> None:
-    free = turn(model, prompt, 60)
-    texts = [event.text for event in free.events]
-    text = "".join(texts) + free.generated.rest.text
-    boundaries = [sum(map(len, texts[:n])) for n in range(10, len(texts))]
-    stop = next(s for at in boundaries if (s := text[at - 1 : at + 1]).isascii() and len(s) == 2)
-    done = turn(model, prompt, 60, stop=(stop,))
-    result = done.generated
-    assert (result.reason, result.stop_string) == (types_pb2.FINISH_REASON_STOP_STRING, stop)
-    assert "".join(event.text for event in done.events) + result.rest.text == text[: text.index(stop)]
-    assert result.token_ids == free.generated.token_ids[: len(result.token_ids)]
-    visible = b"".join(map(model.tokenizer.token_bytes, result.token_ids))
-    assert stop.encode() not in visible
-    following = model.tokenizer.token_bytes(free.generated.token_ids[len(result.token_ids)])
-    assert stop[:1].encode() in following, "the first token that was cut off holds the beginning of the stop string"

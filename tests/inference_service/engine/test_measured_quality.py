@@ -16,7 +16,6 @@ from inference_service.engine import quality
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibrating import calibrate
 from inference_service.engine.calibration import Calibration
-from inference_service.engine.device import on_cpu
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.paged.alone import SequenceKVCache, new_caches
@@ -164,21 +163,6 @@ def test_the_mean_is_of_the_unquantized_against_the_quantized_over_all_positions
     assert abs(other_way - expected.mean()) > 0.01 * expected.mean()
 
 
-@pytest.mark.skipif(not on_cpu(), reason="a GPU is never too slow")
-def test_a_slow_cpu_measures_over_fewer_tokens(llama: Loaded) -> None:
-    of = llama.network, llama.tokenizer, llama.geometry, TOKENS, None
-    assert quality.measure(*of, 0.0).tokens == 128
-    assert quality.measure(*of, 1e9).tokens == TOKENS
-
-
-def test_more_bits_of_either_are_nearer_and_those_of_k_are_not_those_of_v(llama: Loaded) -> None:
-    formats = [KVFormat(*bits) for bits in ((3, 3), (4, 3), (5, 4), (6, 4), (4, 6), (6, 6), (8, 8))]
-    found = divergences(llama.network, sample(llama.tokenizer, 64), llama.geometry, formats).nats
-    kl = {str(format): each.mean for format, each in zip(formats, found, strict=True)}
-    assert kl["3"] > kl["4/3"] > kl["5/4"] > kl["6/4"] > kl["6"] > kl["8"] > 0
-    assert kl["4/6"] != kl["6/4"] and kl["4/6"] > kl["6"]
-
-
 @pytest.mark.slow
 def test_the_ladder_is_climbed_to_the_first_rung_that_is_good(llama: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quality, "MOST_TAIL_NATS", 100.0)
@@ -248,14 +232,6 @@ def test_logits_that_are_none_without_quantization_are_told(weight: float, tmp_p
     assert found == Quality(TOKENS, {})
     assert found.recommended == ""
     assert "even without quantized KV" in found.verdict("4")
-
-
-def test_the_sample_has_something_of_each_in_a_few_hundred_tokens(demo: Loaded) -> None:
-    head = demo.tokenizer.decode(sample(demo.tokenizer, 256)).decode(errors="ignore")
-    assert "def mean" in head and "What is the colour" in head
-    assert not head.isascii()
-    assert len(sample(demo.tokenizer, 1_000_000)) > 1000
-    assert len(sample(demo.tokenizer, 64)) == 64
 
 
 def test_the_sample_begins_as_prompts_do(llama: Loaded) -> None:

@@ -14,9 +14,8 @@ from inference_service.engine.paged.sequence import Sequence, WorkingKV
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.directories import written_by
 from tests.inference_service.engine import foresight
-from tests.inference_service.engine.batch_rows import inject, swapped_rows
+from tests.inference_service.engine.batch_rows import alone, decoded, inject, same, swapped_rows
 from tests.inference_service.engine.batch_turns import Turn, begin, prompt_of, rewrite, right, run
-from tests.inference_service.engine.passes_of_turns import ORDERS, by_themselves, decoded, same
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_qwen3_next
 from tests.tiny_models import write_gemma3
@@ -66,7 +65,7 @@ def stale_window(of: Pass) -> None:
 def faults_of_passes(model: LoadedModel, oracle: Oracle, fault: Callable[[Pass], None]) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         met = inject(model, patch, fault)
-        turns = decoded(model, ORDERS["at once"])
+        turns = [*decoded(model).values()]
     assert met
     return wrong(model, oracle, turns)
 
@@ -90,7 +89,7 @@ def test_a_state_of_another_is_found(model: LoadedModel, oracle: Oracle) -> None
 def test_logits_of_another_are_found(model: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     original = batching.next_tokens
     monkeypatch.setattr(batching, "next_tokens", lambda logits, jobs: original(logits[::-1], jobs))
-    assert not all(right(oracle, turn) for turn in decoded(model, ORDERS["at once"]))
+    assert not all(right(oracle, turn) for turn in decoded(model).values())
 
 
 @with_windows
@@ -135,9 +134,9 @@ def test_a_token_that_is_taken_twice_is_found(model: LoadedModel, monkeypatch: p
             take(flight)
 
     monkeypatch.setattr(model.engine, "_take", taken)
-    turns = decoded(model, ORDERS["at once"], top_logprobs=None)
+    turns = decoded(model, top_logprobs=None)
     monkeypatch.undo()
-    assert twice and not same(model, turns, by_themselves(model))
+    assert twice and not same(model, turns, alone(model))
 
 
 def taken_unseen(patch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from inference_service.domain import Sampling
 from inference_service.engine.generation import TurnJob
 from inference_service.engine.paged.passes import Pass
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_rows import LENGTHS, REPEATS, Rows, alone, decoded, same
 from tests.inference_service.engine.batch_turns import (
     EXACT,
     Turn,
@@ -23,7 +24,6 @@ from tests.inference_service.engine.batch_turns import (
     run,
     until_told,
 )
-from tests.inference_service.engine.passes_of_turns import ORDERS, REPEATS, TOKENS, by_themselves, decoded, same
 from tests.oracle import Oracle
 
 pytestmark = pytest.mark.sampled(3)
@@ -34,22 +34,22 @@ PENALTIES = Sampling(
 
 
 @pytest.mark.parametrize("sampling", [EXACT, PENALTIES], ids=["greedy", "penalties"])
-@pytest.mark.parametrize("without", [(), (0, 1, 2, 3, 4), (2,)])
+@pytest.mark.parametrize("without", [(), (0, 1, 2, 3), (2,)])
 def test_rows_are_what_each_is_alone(
     model: LoadedModel, oracle: Oracle, without: tuple[int, ...], sampling: Sampling
 ) -> None:
-    turns = []
+    turns: Rows = {}
     for number, repeats in enumerate(REPEATS):
         prompt = prompt_of(model, number, repeats)
-        turns.append(begin(model, prompt, TOKENS[number], sampling, arrays=number not in without))
+        turns[number] = begin(model, prompt, LENGTHS[number], sampling, arrays=number not in without)
         for _ in range(3):
             model.engine.step()
-            kv = turns[-1].job.kv
+            kv = turns[number].job.kv
             assert kv is None or bool(kv.working) <= kv.arrays
     run(model)
-    assert not any(turn.job.alone for turn in turns)
-    assert same(model, turns, by_themselves(model, sampling))
-    assert sampling is not EXACT or all(right(oracle, turn) for turn in turns)
+    assert not any(turn.job.alone for turn in turns.values())
+    assert same(model, turns, alone(model, sampling=sampling))
+    assert sampling is not EXACT or all(right(oracle, turn) for turn in turns.values())
 
 
 def test_a_model_whose_rows_are_not_right_together_gets_one_a_pass(
@@ -63,7 +63,7 @@ def test_a_model_whose_rows_are_not_right_together_gets_one_a_pass(
         return compute(network, of, tokens)
 
     monkeypatch.setattr(model.arenas, "compute", counted)
-    turns = decoded(model, ORDERS["one after the other"])
+    turns = decoded(model, {0: 0, 1: 3, 2: 6, 3: 9}).values()
     assert pieces == {(1, False)}
     assert all(right(oracle, turn) and turn.whole and not turn.job.alone for turn in turns)
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from mlx_lm.models.switch_layers import SwitchGLU
 from mlx_lm.tuner.lora import LoRALinear
 from mlx_lm.utils import load_model
 
-from benchmarks.loading import load
 from inference_service.engine import products
 from inference_service.engine.products import (
     DEQUANTIZED,
@@ -27,8 +25,8 @@ from inference_service.engine.products import (
     install,
     quantized_layers,
 )
-from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import begin, prompt_of, right, run
 from tests.oracle import Oracle
 from tests.tiny_models import write_deepseek2, write_llama, write_quantized, write_tiny
@@ -232,28 +230,21 @@ def write_tied_qwen2(directory: Path) -> Path:
     return write_tiny(directory, "qwen2", {"model_type": "qwen2", "head_dim": 16, "tie_word_embeddings": True}, 0)
 
 
-Models = Callable[[Callable[[Path], Path]], tuple[LoadedModel, Oracle]]
+def in_4_bits(write: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    return lambda directory: write_quantized(directory / "q", write(directory / "m"), bits=4, group_size=32)
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    def loaded(write: Callable[[Path], Path]) -> tuple[LoadedModel, Oracle]:
-        scratch = tmp_path_factory.mktemp("model")
-        directory = write_quantized(scratch / "q", write(scratch / "m"), bits=4, group_size=32)
-        hashes = ContentHashes(scratch / "hashes.json")
-        return load("tiny", str(directory), pool_bytes=1 << 24, hashes=hashes), Oracle(directory)
-
-    return cache(loaded)
+directory = written_by(
+    [in_4_bits(write) for write in (write_llama, write_tied_qwen2, write_deepseek2)], ["llama", "qwen2", "deepseek2"]
+)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_ride")
 @pytest.mark.parametrize("way", OTHERS)
-@pytest.mark.parametrize("write", [write_llama, write_tied_qwen2, write_deepseek2])
 def test_turns_of_a_batch_stay_right(
-    write: Callable[[Path], Path], way: str, models: Models, monkeypatch: pytest.MonkeyPatch
+    model: LoadedModel, oracle: Oracle, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, oracle = models(write)
     rows: list[int] = []
     original = products.computed
 

@@ -1,7 +1,6 @@
 """The check of quantized KV: the arithmetic, and what it says of what it found."""
 
 import math
-from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -14,13 +13,12 @@ from inference_service.engine import quality
 from inference_service.engine.quality import LADDER, Divergence, Quality, kl_divergences, measure
 from inference_service.models.loaded import LoadedModel
 from tests import tiny_models
+from tests.inference_service.directories import written_by
 
 TOKENS = quality.TOKENS
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_models.write_llama(tmp_path_factory.mktemp("llama"))
+directory = written_by([tiny_models.write_llama])
 
 
 rows_of_logits = st.integers(1, 70).flatmap(

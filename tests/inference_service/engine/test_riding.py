@@ -164,7 +164,7 @@ def test_a_prompt_with_a_checkpoint_inside_is_computed_in_chunks(model: LoadedMo
     run(model)
     stops = [] if model.geometry.resumes_anywhere else [30]
     assert list(turn.job.captured) == stops and right(oracle, turn) and turn.whole
-    assert [chunk.tokens for chunk in turn.job.chunks][: len(stops)] == stops
+    assert [chunk.tokens for chunk in turn.job.chunks] == ([30, 30] if stops else [59, 1])
 
 
 @pytest.mark.usefixtures("rides")

@@ -11,7 +11,6 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from agentmem.errors import Cancelled
 from agentmem.v1 import types_pb2
 from benchmarks.loading import load
 from inference_service.domain import Sampling
@@ -23,6 +22,7 @@ from inference_service.engine.speculation import StepCosts, sampled_along
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from inference_service.text.tokenizer import Tokenizer
+from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, prompt_of, run, until_told
 from tests.inference_service.engine.foresight import (
     PENALIZED,
@@ -38,15 +38,7 @@ from tests.inference_service.engine.foresight import (
 from tests.json_schemas import fits
 from tests.tiny_models import write_llama
 
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_llama(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def llama(model: LoadedModel) -> LoadedModel:
-    return model
+directory = written_by([write_llama])
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +47,11 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
-    prompt = prompt_of(llama, 4, 3)
-    start = partial(begin, llama, prompt, top_logprobs=3)
+def test_an_answer_ends_where_it_would_have_ended(model: LoadedModel) -> None:
+    prompt = prompt_of(model, 4, 3)
+    start = partial(begin, model, prompt, top_logprobs=3)
     plain = start(TOKENS)
-    run(llama)
+    run(model)
     text = "".join(event.text for event in plain.events)
     stop = text[len(text) // 2 :][:3]
     assert len(stop) == 3
@@ -70,10 +62,10 @@ def test_an_answer_ends_where_it_would_have_ended(llama: LoadedModel) -> None:
         {"tokens": 1},
     ):
         wanted = start(**how)
-        run(llama)
+        run(model)
         for _ in range(4):
-            turn, _, _ = speculating(llama, plain, partial(start, **how))
-            assert same(llama, wanted, turn)
+            turn, _, _ = speculating(model, plain, partial(start, **how))
+            assert same(model, wanted, turn)
             assert [event.text for event in turn.events] == [event.text for event in wanted.events]
             for found, expected in zip(turn.events, wanted.events, strict=True):
                 assert [token for token, _ in found.top] == [token for token, _ in expected.top]
@@ -115,44 +107,45 @@ def together(model: LoadedModel, sampling: Sampling) -> list[Turn]:
     """Turns that begin and end at different times; the third wants log-probabilities, so it is sampled by itself."""
     reports = (None, None, 3)
     return [
-        begin(model, prompt_of(model, number, 3), TOKENS - number, sampling, top_logprobs=top)
+        begin(model, prompt_of(model, number, 3), TOKENS - 5 * number, sampling, top_logprobs=top)
         for number, top in enumerate(reports, 1)
     ]
 
 
 @pytest.mark.slow("penalized")
 @pytest.mark.parametrize("sampling", [EXACT, WARM, PENALIZED], ids=["greedy", "sampled", "penalized"])
-def test_turns_that_decode_together_say_the_same(llama: LoadedModel, sampling: Sampling) -> None:
-    start = partial(together, llama, sampling)
+def test_turns_that_decode_together_say_the_same(model: LoadedModel, sampling: Sampling) -> None:
+    start = partial(together, model, sampling)
     plain = start()
-    run(llama)
-    turns, steps, accepted = speculating_together(llama, plain, start)
+    run(model)
+    turns, steps, accepted = speculating_together(model, plain, start)
     assert accepted > TOKENS / 2
     assert steps < TOKENS
     for turn, before in zip(turns, plain, strict=True):
-        assert same(llama, before, turn)
+        assert same(model, before, turn)
 
 
-def test_more_turns_than_pay_take_a_token_a_step(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama.engine._speculation, "most_turns", 2)
-    start = partial(together, llama, EXACT)
+def test_more_turns_than_pay_take_a_token_a_step(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.engine._speculation, "most_turns", 2)
+    start = partial(together, model, EXACT)
     plain = start()
-    run(llama)
+    run(model)
     drafted: list[int] = []
     monkeypatch.setattr(Foresight, "guesses", lambda self, most, _: drafted.append(most) or [])
-    turns, _, _ = speculating_together(llama, plain, start)
-    assert all(same(llama, before, turn) for turn, before in zip(turns, plain, strict=True))
-    assert len(drafted) < 12, "the first of them ends two tokens before the last"
+    turns, _, _ = speculating_together(model, plain, start)
+    assert all(same(model, before, turn) for turn, before in zip(turns, plain, strict=True))
+    assert len(drafted) < 20, "the first of them ends ten tokens before the last"
 
 
 @pytest.mark.parametrize("proof", ["rows_together", "rides"])
 def test_turns_that_may_not_share_a_pass_are_not_drafted_for_together(
-    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, proof: str
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, proof: str
 ) -> None:
-    monkeypatch.setattr(llama.engine.model, proof, False)
-    start = partial(together, llama, EXACT)
+    monkeypatch.setattr(model.engine.model, proof, False)
+    monkeypatch.setattr(Foresight, "guesses", lambda self, most, _: [Guess(t, 1.0) for t in self.next(min(most, 5))])
+    start = partial(together, model, EXACT)
     plain = start()
-    run(llama)
+    run(model)
     seen: list[int] = []
 
     def noting(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -160,15 +153,15 @@ def test_turns_that_may_not_share_a_pass_are_not_drafted_for_together(
         return sampled_along(logits, jobs, drafts)
 
     monkeypatch.setattr(batching, "sampled_along", noting)
-    turns, _, _ = speculating_together(llama, plain, start)
-    assert all(same(llama, before, turn) for turn, before in zip(turns, plain, strict=True))
-    assert set(seen) <= {1}
+    turns, _, _ = speculating_together(model, plain, start)
+    assert all(same(model, before, turn) for turn, before in zip(turns, plain, strict=True))
+    assert set(seen) == {1}
 
 
-def test_a_turn_that_fails_within_a_draft_ends_alone(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = partial(together, llama, EXACT)
+def test_a_turn_that_fails_within_a_draft_ends_alone(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = partial(together, model, EXACT)
     plain = start()
-    run(llama)
+    run(model)
     take, first = TurnJob.take, plain[0].job.sequence[0]
     monkeypatch.setattr(Foresight, "guesses", lambda self, most, _: [Guess(t, 1.0) for t in self.next(min(most, 5))])
 
@@ -178,17 +171,17 @@ def test_a_turn_that_fails_within_a_draft_ends_alone(llama: LoadedModel, monkeyp
         take(self, token, tokenizer)
 
     monkeypatch.setattr(TurnJob, "take", failing)
-    turns, _, _ = speculating_together(llama, plain, start)
+    turns, _, _ = speculating_together(model, plain, start)
     with pytest.raises(ValueError, match="no such token"):
         turns[0].job.future.result(0)
     assert turns[0].said == plain[0].said[:10]
     assert not any(turn.job.alone for turn in turns[1:]), "their step did not fail"
-    assert all(same(llama, before, turn) for turn, before in zip(turns[1:], plain[1:], strict=True))
+    assert all(same(model, before, turn) for turn, before in zip(turns[1:], plain[1:], strict=True))
 
 
 @pytest.mark.slow
 def test_a_step_that_fails_is_done_again_by_plain_ones(
-    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = 0
 
@@ -203,54 +196,25 @@ def test_a_step_that_fails_is_done_again_by_plain_ones(
     monkeypatch.setattr(batching, "sampled_along", failing)
     for sampling in (EXACT, WARM, PENALIZED):
         calls = 0
-        plain, turn, _, _ = both_ways(llama, sampling)
+        plain, turn, _, _ = both_ways(model, sampling)
         assert calls == 4, "it is kept apart, and does not speculate again"
-        assert same(llama, plain, turn)
+        assert same(model, plain, turn)
     assert "the device has gone" in caplog.text
 
 
-def test_a_turn_is_cancelled_within_a_step(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = begin(llama, prompt_of(llama, 4, 3), TOKENS)
-    run(llama)
-    started: list[Turn] = []
-    computed = 0
-
-    def cancelling(logits: mx.array, jobs: Sequence[TurnJob], drafts: Sequence[Sequence[int]]) -> list[list[int]]:
-        nonlocal computed
-        computed += 1
-        if computed == 3:
-            started[-1].cancelled.set()
-        return sampled_along(logits, jobs, drafts)
-
-    def start() -> Turn:
-        started.append(begin(llama, prompt_of(llama, 4, 3), TOKENS))
-        return started[-1]
-
-    monkeypatch.setattr(batching, "sampled_along", cancelling)
-    turn, _, _ = speculating(llama, plain, start)
-    assert computed == 3
-    assert 3 < len(turn.events) < TOKENS
-    with pytest.raises(Cancelled):
-        turn.job.future.result(0)
-    assert [e.token_id for e in turn.events] == [e.token_id for e in plain.events][: len(turn.events)]
-    again, _, _ = speculating(llama, plain, start)
-    assert computed > 3
-    assert same(llama, plain, again)
-
-
 @pytest.mark.parametrize("sampling", [EXACT, WARM], ids=["greedy", "sampled"])
-def test_a_turn_with_a_seed_is_not_drafted_for(llama: LoadedModel, sampling: Sampling) -> None:
+def test_a_turn_with_a_seed_is_not_drafted_for(model: LoadedModel, sampling: Sampling) -> None:
     """It asks for the same answer again, and how many tokens a step computes hangs on times."""
-    plain, turn, steps, _ = both_ways(llama, replace(sampling, seed=3))
+    plain, turn, steps, _ = both_ways(model, replace(sampling, seed=3))
     assert steps == TOKENS + 1, "the last one computes KV alone"
     assert turn.job.drafter is None
-    assert same(llama, plain, turn)
+    assert same(model, plain, turn)
 
 
-def test_steps_take_what_their_passes_take(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_take_what_their_passes_take(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
     took: list[tuple[int, float]] = []
-    compute, note = llama.arenas.compute, StepCosts.took
+    compute, note = model.arenas.compute, StepCosts.took
 
     def slow(network: Any, of: Pass, tokens: mx.array) -> Any:
         nonlocal clock
@@ -261,29 +225,29 @@ def test_steps_take_what_their_passes_take(llama: LoadedModel, monkeypatch: pyte
         took.append((drafted, seconds))
         note(self, drafted, seconds)
 
-    monkeypatch.setattr(llama.arenas, "compute", slow)
+    monkeypatch.setattr(model.arenas, "compute", slow)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     monkeypatch.setattr(StepCosts, "took", noting)
-    plain = begin(llama, prompt_of(llama, 4, 3), TOKENS)
-    run(llama)
+    plain = begin(model, prompt_of(model, 4, 3), TOKENS)
+    run(model)
 
     def start() -> Turn:
-        turn = begin(llama, prompt_of(llama, 4, 3), TOKENS)
-        until_told(llama, [turn], 9)
-        begin(llama, prompt_of(llama, 1, 1)[:9], 1)
+        turn = begin(model, prompt_of(model, 4, 3), TOKENS)
+        until_told(model, [turn], 9)
+        begin(model, prompt_of(model, 1, 1)[:9], 1)
         return turn
 
     guesses = Foresight.guesses
     monkeypatch.setattr(Foresight, "guesses", lambda self, *how: guesses(self, *how) if self.tokens % 8 < 3 else [])
     took.clear()
-    turn, _, _ = speculating(llama, plain, start)
-    assert same(llama, plain, turn)
+    turn, _, _ = speculating(model, plain, start)
+    assert same(model, plain, turn)
     assert len({drafted for drafted, _ in took}) > 3
     assert [each for each in took if each[0] == 0], "two plain steps, one after the other"
     assert [seconds for _, seconds in took] == [1 + drafted for drafted, _ in took]
 
 
-def test_it_is_off_unless_it_is_asked_for(llama: LoadedModel) -> None:
-    turn = begin(llama, prompt_of(llama, 4, 3), 5)
-    run(llama)
+def test_it_is_off_unless_it_is_asked_for(model: LoadedModel) -> None:
+    turn = begin(model, prompt_of(model, 4, 3), 5)
+    run(model)
     assert turn.job.drafter is None

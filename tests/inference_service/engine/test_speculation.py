@@ -2,26 +2,20 @@
 whatever was guessed.
 """
 
-from collections.abc import Callable
-from functools import cache as cached
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.loading import load
 from inference_service.domain import Sampling
-from inference_service.engine.drafting import Guess
 from inference_service.engine.speculation import StepCosts
-from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.directories import written_by
+from tests.inference_service.engine.batch_rows import write_narrow_gemma3
 from tests.inference_service.engine.batch_turns import EXACT, Turn, begin, prompt_of, right, run
 from tests.inference_service.engine.foresight import (
     PENALIZED,
     TOKENS,
     WARM,
-    Foresight,
     both_ways,
     foresee,
     same,
@@ -29,41 +23,19 @@ from tests.inference_service.engine.foresight import (
 )
 from tests.oracle import Oracle
 from tests.tiny_hybrids import write_qwen3_next
-from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama, write_phi
+from tests.tiny_models import write_deepseek2, write_gpt_oss, write_llama, write_phi
 from tests.tiny_own_attention import write_deepseek3, write_stablelm
 from tests.tiny_states import write_mamba2
 
 pytestmark = pytest.mark.sampled(3)
 
-Writer = Callable[[Path], Path]
-
 STEPS = TOKENS + 1
 """Without drafts: the last one computes KV alone."""
-write_narrow_gemma3 = partial(write_gemma3, window=16)
-WRITERS: list[Writer] = [
-    write_llama, write_phi, write_narrow_gemma3, write_gpt_oss, write_deepseek2, write_deepseek3, write_stablelm,
-]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], tuple[LoadedModel, Oracle]]:
-    @cached
-    def model_of(write: Writer) -> tuple[LoadedModel, Oracle]:
-        directory = write(tmp_path_factory.mktemp("model"))
-        hashes = ContentHashes(directory / "hashes.json")
-        return load("tiny", str(directory), pool_bytes=1 << 24, hashes=hashes), Oracle(directory)
-
-    return model_of
-
-
-@pytest.fixture(params=[pytest.param(w, id=getattr(w, "__name__", "narrow_gemma3")) for w in WRITERS])
-def each(request: pytest.FixtureRequest, models: Callable[[Writer], tuple[LoadedModel, Oracle]]) -> Any:
-    return models(request.param)
-
-
-@pytest.fixture
-def llama(models: Callable[[Writer], tuple[LoadedModel, Oracle]]) -> LoadedModel:
-    return models(write_llama)[0]
+directory = written_by(
+    [write_llama, write_phi, write_narrow_gemma3, write_gpt_oss, write_deepseek2, write_deepseek3, write_stablelm]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -72,15 +44,14 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow(
-    "write_gpt_oss-greedy",
-    "write_stablelm-sampled",
-    "write_deepseek3-greedy",
-    "write_stablelm-greedy",
+    "gpt_oss-greedy",
+    "stablelm-sampled",
+    "deepseek3-greedy",
+    "stablelm-greedy",
     "narrow_gemma3-greedy",
 )
 @pytest.mark.parametrize("sampling", [EXACT, WARM, PENALIZED], ids=["greedy", "sampled", "penalized"])
-def test_tokens_and_kv_are_those_of_plain_steps(each: tuple[LoadedModel, Oracle], sampling: Sampling) -> None:
-    model, oracle = each
+def test_tokens_and_kv_are_those_of_plain_steps(model: LoadedModel, oracle: Oracle, sampling: Sampling) -> None:
     plain, turn, steps, accepted = both_ways(model, sampling)
     assert steps + accepted == STEPS
     assert accepted > TOKENS / 4
@@ -98,11 +69,8 @@ def goes_on(model: LoadedModel, oracle: Oracle, turn: Turn) -> bool:
     return right(oracle, following)
 
 
-@pytest.mark.parametrize("write", [write_llama, write_narrow_gemma3])
-def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(
-    models: Callable[[Writer], tuple[LoadedModel, Oracle]], write: Writer
-) -> None:
-    model, oracle = models(write)
+@pytest.mark.parametrize("directory", [write_llama, write_narrow_gemma3], ids=["llama", "gemma3"], indirect=True)
+def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(model: LoadedModel, oracle: Oracle) -> None:
     start = partial(begin, model, prompt_of(model, 4, 3), TOKENS, arrays=False)
     plain = start()
     run(model)
@@ -113,30 +81,9 @@ def test_what_is_in_blocks_alone_is_read_behind_what_was_dropped(
     assert right(oracle, turn)
 
 
-def test_drafts_that_are_right_follow_each_other(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    def all_right(self: Foresight, most: int, _ends: Any) -> list[Guess]:
-        return [Guess(token, 1.0) for token in self.next(min(most, 7))]
-
-    monkeypatch.setattr(Foresight, "guesses", all_right)
-    plain, turn, steps, accepted = both_ways(llama)
-    assert same(llama, plain, turn)
-    assert steps - -(-accepted // 7) <= 3
-    assert steps + accepted == STEPS
-
-
-def test_a_model_whose_prompts_do_not_ride_speculates(llama: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama.engine.model, "rides", False)
-    plain, turn, steps, accepted = both_ways(llama)
-    assert same(llama, plain, turn)
-    assert accepted > TOKENS / 4
-    assert steps + accepted >= STEPS
-
-
-@pytest.mark.parametrize("write", [write_qwen3_next, write_mamba2])
-def test_recurrent_layers_cannot_be_trimmed_and_do_not_speculate(
-    models: Callable[[Writer], tuple[LoadedModel, Oracle]], write: Writer
-) -> None:
-    plain, turn, steps, accepted = both_ways(models(write)[0])
+@pytest.mark.parametrize("directory", [write_qwen3_next, write_mamba2], ids=["qwen3_next", "mamba2"], indirect=True)
+def test_recurrent_layers_cannot_be_trimmed_and_do_not_speculate(model: LoadedModel) -> None:
+    plain, turn, steps, accepted = both_ways(model)
     assert (steps, accepted) == (STEPS, 0)
     assert [e.token_id for e in turn.events] == [e.token_id for e in plain.events]
 

@@ -92,15 +92,6 @@ async def test_steps_that_follow_each_other_wake_the_event_loop_together(
     await engine.stop(10)
 
 
-async def test_an_exception_is_its_callers() -> None:
-    engine = EngineThread()
-    engine.start()
-    with pytest.raises(ZeroDivisionError):
-        await engine.call(lambda: 1 // 0)
-    assert await engine.call(lambda: 7) == 7
-    await engine.stop(10)
-
-
 async def test_what_waits_can_be_cancelled_and_what_runs_cannot() -> None:
     engine = EngineThread()
     engine.start()

@@ -15,8 +15,9 @@ from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged.passes import Pass
 from inference_service.engine.paged.traces import Traces
 from inference_service.models.loaded import LoadedModel
+from tests.inference_service.engine.batch_rows import write_narrow_gemma3
 from tests.inference_service.engine.batch_turns import begin, prompt_of, run
-from tests.inference_service.engine.test_traces import ONE, Writer, loaded, write_narrow_gemma3
+from tests.inference_service.engine.test_traces import ONE, Writer, loaded
 from tests.tiny_hybrids import write_falcon_h1
 from tests.tiny_models import write_llama
 

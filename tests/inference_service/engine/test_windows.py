@@ -1,28 +1,19 @@
 """Windows that are captured during prefill: what a hybrid model resumes from."""
 
 from collections.abc import Sequence as Items
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from benchmarks.loading import load
 from inference_service.engine import prompts
 from inference_service.engine.paged.sequence import SLACK, Checkpoint
-from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.directories import written_by
-from tests.inference_service.engine.batch_turns import Turn, begin, difference, new_kv, run
+from tests.inference_service.engine.batch_turns import Turn, begin, difference, run
 from tests.oracle import Oracle
-from tests.tiny_models import write_gemma3, write_gpt_oss, write_llama
+from tests.tiny_models import write_gemma3, write_gpt_oss
 
 TOLERANCE = 1e-3
 CHECKPOINTS = (40, 64, 200, 450)
-RESUMED = (40, 333, 450)
-
-
 directory = written_by([write_gemma3, write_gpt_oss])
 
 
@@ -60,41 +51,6 @@ def test_a_window_is_what_a_prefill_up_to_there_leaves(
         assert captured(model, checkpoint) == captured(model, wanted)
 
 
-@pytest.fixture(scope="module")
-def whole(model: LoadedModel, prompt: list[int]) -> Turn:
-    """A prefill that is over, with a window where it is resumed, and one of a token later."""
-    return over(model, prompt, [at + late for at in RESUMED for late in (0, 1)])
-
-
-@pytest.mark.slow("gemma3-450-0", "gpt_oss-333-0", "gpt_oss-450-0")
-@pytest.mark.parametrize("late", [0, 1, 2])
-@pytest.mark.parametrize("at", RESUMED)
-def test_a_window_is_enough_to_go_on(
-    model: LoadedModel, oracle: Oracle, prompt: list[int], whole: Turn, at: int, late: int
-) -> None:
-    other = [*prompt[:at], *model.tokenizer.encode(" and then something else 😀", parse_special=False)]
-    checkpoint = whole.job.captured[at + min(late, 1)]
-    make = new_kv(model, len(other) + 25, whole.kv, reused=at, checkpoint=checkpoint)
-    if late == 2:
-        checkpoint = checkpoint._replace(position=at)
-        file = {name: each[:, :, 1:] for name, each in host(model, whole.job.captured[at + 1]).items()}
-        make.start = replace(make.start, checkpoint=None, window_file=file)
-    turn = begin(model, other, 24, make=make)
-    run(model)
-    assert turn.job.chunks[0].position == at
-    assert len(set(turn.said)) > 8, "an output that does not vary proves nothing"
-    found = difference(oracle, turn)
-    assert found > 10 * TOLERANCE if late == 2 else found < TOLERANCE
-
-
-def host(model: LoadedModel, checkpoint: Checkpoint) -> dict[str, Any]:
-    shapes = model.geometry.checkpoint_shapes(checkpoint.tokens)
-    return {
-        name: np.frombuffer(each, np.uint32 if shapes[name][0] == "U32" else np.float32).reshape(shapes[name][1])
-        for name, each in captured(model, checkpoint).items()
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("early", [0, 1])
 def test_blocks_behind_a_window_are_used_again_and_none_before(
@@ -120,17 +76,3 @@ def test_what_is_not_computed_is_not_captured(model: LoadedModel, prompt: list[i
     run(model)
     assert list(turn.job.captured) == [300]
     assert list(over(model, prompt, [len(prompt)]).job.captured) == [len(prompt)], "a prefill comes to the end"
-
-
-def test_a_model_without_sliding_layers_captures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load("tiny", str(write_llama(tmp_path / "model")), hashes=ContentHashes(tmp_path / "weights.json"))
-    starts: list[int] = []
-
-    def chunk(position: int, *_: float) -> int:
-        starts.append(position)
-        return 50
-
-    monkeypatch.setattr(prompts, "chunk_tokens", chunk)
-    turn = over(model, list(range(3, 103)), [30, 60])
-    assert not turn.job.captured
-    assert starts == [0, 50]

@@ -183,15 +183,6 @@ async def test_arrays_are_granted_as_far_as_their_budget_goes() -> None:
     assert (memory.admission.promised_bytes, memory.agents) == (0, "a")
 
 
-@pytest.mark.parametrize(("spare", "granted"), [(255, 0), (256, 256), (0, 0)])
-async def test_arrays_are_granted_as_far_as_the_device_has_memory(spare: int, granted: int) -> None:
-    memory = Memory(4, arrays=1 << 30)
-    memory.admission.spare = lambda: spare
-    room = await memory.admission.reserve(blocks(1), 0)
-    assert (room.array_bytes, len(room.blocks)) == (granted, 1)
-    memory.admission.release(room)
-
-
 async def test_a_prefetch_takes_no_arrays() -> None:
     memory = Memory(4, arrays=BLOCK_TOKENS)
     prefetch = memory.admission.reserve_now(replace(blocks(1), computes=False))

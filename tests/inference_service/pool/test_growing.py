@@ -81,18 +81,6 @@ async def test_where_the_device_has_no_more_idle_agents_go_instead() -> None:
     device.memory.check()
 
 
-async def test_what_is_free_is_given_back_before_anybody_goes() -> None:
-    device = Device(12 * BLOCK)
-    await device.agent("a", 1, 2)
-    await device.agent("b", 3, 4)
-    await device.agent("c", 5, 6)
-    device.memory.hot.drop(key("b"))
-    device.others = 7 * BLOCK
-    room = await device.memory.admission.reserve(blocks(2, 1, 2), 0)
-    assert (device.closed, device.memory.agents) == ([Closed([1], [], 2 * BLOCK)], "ac")
-    device.memory.admission.release(room)
-
-
 async def test_then_those_go_that_leave_whole_segments() -> None:
     device = Device(14 * BLOCK)
     for number, name in enumerate("abcde"):

@@ -1,7 +1,6 @@
 """Tables of blocks and windows: sharing by name, and what goes away with the last reference."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -10,9 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from inference_service.pool.blocks import PoolError
 from inference_service.pool.kv import KVPool, Space, Table
-
-from . import lodging
-from .lodging import Memory, blocks, key
 
 PIECES = 3
 
@@ -39,49 +35,6 @@ def test_entries_of_windows_that_are_gone_do_not_pile_up() -> None:
     for number in range(50):
         pool.release(pool.publish(names(number), written(pool, 1, 2, 300)))
     assert len(pool._checkpoints) == 1
-
-
-def checkpoint(name: bytes, pool: KVPool, *pieces: int) -> Table:
-    """A checkpoint of these pieces, with references of its own on them."""
-    pool.pieces.acquire(pieces)
-    return pool.publish_checkpoint(name, Table(300, (), 44, pieces))
-
-
-def test_a_name_that_is_known_gets_the_references_whatever_pieces_both_have() -> None:
-    pool, told = pool_of(), []
-    first, second, third = pool.pieces.allocate(3)
-    known = checkpoint(b"one", pool, first, second)
-    pool.release(Table(0, (), 0, (first, second)))
-    pool.on_release = lambda: told.append(pool.pieces.used)
-    assert checkpoint(b"one", pool, second, third) == known, "the one that was first, and not its own"
-    assert checkpoint(b"one", pool, first, second) == known
-    assert told == [3, 3]
-    pool.check_integrity([known, known, known, Table(0, (), 0, (third,))])
-    for _ in range(2):
-        pool.release(known)
-        assert pool.find_checkpoint(b"one") == known
-    pool.release(known)
-    assert pool.find_checkpoint(b"one") is None
-    pool.check_integrity([Table(0, (), 0, (third,))])
-
-
-def test_a_checkpoint_goes_with_the_agents_that_are_evicted() -> None:
-    memory = Memory(8, windows=4)
-    room = memory.admission.reserve_now(replace(blocks(2, of="a"), checkpoints=1))
-    assert room is not None
-    captured = checkpoint(b"captured", memory.pool, *room.pieces[1:3])
-    kept = memory.keep("a", room, 300, 1, 2)
-    memory.admission.release(room)
-    name = lodging.names(1, 2)[-1]
-    assert memory.pool.find_checkpoint(b"captured") == captured, "the writer has it"
-    assert memory.pool.find_checkpoint(name) == kept.table
-    memory.hot.drop(key("a"))
-    assert memory.pool.find_checkpoint(name) is None
-    assert memory.pool.find_checkpoint(b"captured") == captured, "with the piece that both had"
-    memory.check(captured)
-    memory.pool.release(captured)
-    assert memory.pool.find_checkpoint(b"captured") is None
-    memory.check()
 
 
 @pytest.mark.parametrize(

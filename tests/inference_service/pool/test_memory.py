@@ -1,21 +1,18 @@
 """What models are promised, K and V of their running turns as arrays among it; and the check of what a pool holds."""
 
-import mlx.core as mx
 import pytest
 
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.engine.geometry import Geometry, LayerGroup
-from inference_service.engine.quantization import FOUR_BITS
+from inference_service.engine.geometry import Geometry
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.hot import HotState
 from inference_service.pool.kv import Space, Table
 from inference_service.pool.memory import Budget, ModelMemory, Sizes
 
-FULL = LayerGroup(tuple(range(5, 48, 6)), 8, 256, 256)
-SLIDING = LayerGroup(tuple(layer for layer in range(48) if layer % 6 != 5), 8, 256, 256, window=1024)
-GEMMA_12B = Geometry(16, mx.bfloat16, FOUR_BITS, FULL, SLIDING)
+from .test_sizing import GEMMA_12B
+
 TOKEN = 8_192
 """Bytes of a token of a layer in 16 bits: 8 heads, 256 wide, K and V."""
 

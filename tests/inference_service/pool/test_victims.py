@@ -105,21 +105,6 @@ async def test_at_once_overtakes_nobody_and_gives_up_nothing() -> None:
     memory.check()
 
 
-async def test_what_the_writer_holds_is_not_free_before_it_lets_go() -> None:
-    memory = Memory(4)
-    table = memory.idle_agent("a", 1, 2).table
-    memory.pool.acquire(table)
-    waiting = enter(memory, blocks(3))
-    await settle()
-    assert not waiting.done()
-    assert memory.agents == "a", "nobody goes in vain"
-    memory.pool.release(table)
-    room = await waiting
-    assert memory.agents == ""
-    memory.admission.release(room)
-    memory.check()
-
-
 async def test_what_is_in_flight_or_being_written_stays() -> None:
     """Nobody goes in vain, and of two who are wanted by hint, the one goes that is not being written."""
     memory = Memory(6)

@@ -1,7 +1,6 @@
 """The memory of blocks, the host's and a device's own: bit for bit what was put there, and private copies."""
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
 import numpy as np
@@ -181,28 +180,6 @@ def test_a_run_is_its_tokens_wherever_it_begins_and_ends(kind: type[Arena], case
     whole = {name: np.concatenate([every[block][name] for block in order], axis=2) for name in every[0]}
     blocks = order[start // BLOCK_TOKENS : -(-end // BLOCK_TOKENS)]
     assert arena.read_run(blocks, start, end)() == data_of(cut(whole, start, end))
-
-
-def test_blocks_are_written_by_threads_while_others_are_read() -> None:
-    made = geometry(CASES[3])
-    arena = made_of(HostArena, made)
-    assert isinstance(arena, HostArena)
-    every = filled(arena, made)
-    news = {block: block_bits(made, seed=block) for block in (1, 4, 7)}
-
-    def write(block: int) -> None:
-        for _ in range(10):
-            for name, view in arena.layout.views(arena.words(block)).items():
-                for layer, bits in zip(view, news[block][name], strict=True):
-                    np.copyto(layer, bits)
-
-    with ThreadPoolExecutor(3) as threads:
-        writing = [threads.submit(write, block) for block in news]
-        while not all(each.done() for each in writing):
-            assert not set(changed(arena, every)) - set(news)
-        for each in writing:
-            each.result()
-    assert all(arena.read(block, BLOCK_TOKENS)() == data_of(bits) for block, bits in news.items())
 
 
 def test_views_keep_the_memory_alive() -> None:

@@ -136,32 +136,6 @@ def test_a_sequence_without_memory_takes_none(monkeypatch: pytest.MonkeyPatch) -
     assert store.started(Start([0, 1], range(8))).length == 0
 
 
-@pytest.mark.parametrize("states", [False, True])
-@pytest.mark.parametrize("window", [0, 64])
-def test_a_long_prompt_keeps_its_latest_checkpoint_in_the_same_pieces(window: int, states: bool) -> None:
-    made = geometry(window=window, states=states)
-    kv = random_kv(made, 700)
-    store = KVStore(made, 4, 60)
-    sequence = store.sequence([2, 0, 3], range(2 * made.checkpoint_pieces))
-    checkpoints, latest = store.checkpoints, None
-    for n in [50] * 14:
-        fed(store, sequence, kv, n)
-        if latest is not None:
-            checkpoints.drop(sequence, latest)
-        latest = checkpoints.capture(sequence)
-        assert (latest is None) == made.resumes_anywhere
-    if latest is None:
-        return
-    data = checkpoints.read(latest)()
-    states_held = checkpoints.nbytes
-    sequence.trim(700)
-    assert (checkpoints.capture(sequence) is None) == states, "a window's blocks are the same; a state is one more"
-    end = checkpoints.capture(sequence, last=True)
-    assert end is not None
-    assert checkpoints.read(end)() == checkpoints.read(latest)() == data
-    assert checkpoints.nbytes - states_held == made.state_bytes
-
-
 def test_what_assigns_to_elements_of_a_state_does_not_change_the_checkpoint() -> None:
     made = geometry(states=True)
     kv = random_kv(made, 300)

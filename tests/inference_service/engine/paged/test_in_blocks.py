@@ -11,7 +11,7 @@ import pytest
 from inference_service.engine import codec
 from inference_service.engine.paged import arena, in_blocks
 from inference_service.engine.paged.kernels import Kernels
-from tests.inference_service.engine.paged.test_passes import World, typical
+from tests.inference_service.engine.paged.world import World, typical
 from tests.tiny_models import write_gemma3, write_llama
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.engine.geometry import LayerGroup
-from inference_service.engine.paged.layout import BlockLayout, BlockTensor
+from inference_service.engine.paged.layout import BlockLayout
 from inference_service.engine.quantization import KVFormat
 from tests.inference_service.engine.paged.bits import (
     block_layout,
@@ -52,9 +52,3 @@ def test_tensors_of_several_groups_are_in_one_block() -> None:
     tensors = random_bits(made.block_shapes(BLOCK_TOKENS))
     layout.put(block := block_of(layout), tensors)
     assert layout.read(block, BLOCK_TOKENS) == data_of(tensors)
-
-
-def test_a_tensor_that_is_too_short_by_a_part_of_a_word_is_filled_up() -> None:
-    layout = BlockLayout({"a": ("BF16", (1, 1, 3, 1)), "b": ("U32", (1, 1, 3, 1))})
-    assert layout.tensors == {"a": BlockTensor(0, "BF16", (1, 1, 3, 1)), "b": BlockTensor(16, "U32", (1, 1, 3, 1))}
-    assert layout.nbytes == 32

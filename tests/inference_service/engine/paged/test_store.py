@@ -23,7 +23,7 @@ from tests.inference_service.engine.paged.bits import (
     Bits,
     as_file,
 )
-from tests.inference_service.engine.paged.test_passes import World
+from tests.inference_service.engine.paged.world import World
 from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
 from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
 

@@ -1,14 +1,12 @@
-"""Sequences in the pool's blocks, alone and as rows of one pass, held against the oracle."""
+"""Sequences in the pool's blocks, and how far what is computed of them is from the oracle."""
 
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
-import pytest
 
 from benchmarks.loading import load
 from inference_service.engine.paged.sequence import Sequence
@@ -17,8 +15,6 @@ from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.engine.batch_turns import computed
 from tests.oracle import Oracle
-from tests.tiny_hybrids import write_falcon_h1, write_qwen3_next
-from tests.tiny_models import write_deepseek2, write_gemma3, write_gpt_oss, write_llama
 
 Logprobs = npt.NDArray[np.float32]
 
@@ -65,34 +61,3 @@ def typical(found: Logprobs, wanted: Logprobs, as_rows: list[bool]) -> float:
     assert wanted.std() > 0.1
     errors, rows = np.abs(found - wanted).max(axis=1), np.array(as_rows)
     return max(float(np.quantile(errors[which][-40:], 0.75)) for which in (rows, ~rows) if which.any())
-
-
-SLOW = [write_gemma3, write_gpt_oss, write_deepseek2, write_falcon_h1, write_qwen3_next]
-
-
-@pytest.fixture(scope="module", params=[write_llama, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)])
-def write(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-@pytest.fixture
-def world(write: Callable[[Path], Path], tmp_path: Path) -> World:
-    return World(tmp_path, write)
-
-
-def test_rows_are_what_each_sequence_is_alone(world: World) -> None:
-    one, other = world.one, world.other
-    world.run((one, 100))
-    world.run((one, 200))
-    world.run((other, 50))
-    rides = world.model.geometry.states is None
-    for step in range(12):
-        world.run((one, 1), (other, 5 if rides and step % 3 == 0 else 1))
-    for sequence in (one, other):
-        sequence.working.clear()
-        world.store.resume(sequence)
-    for step in range(12):
-        world.run((other, 1), (one, 3 if rides and step % 4 == 0 else 1))
-    world.run((one, 1))
-    world.run((one, 90))
-    assert world.error() < 5e-3
