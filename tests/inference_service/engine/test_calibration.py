@@ -64,6 +64,17 @@ def test_a_slow_cpu_measures_over_fewer_tokens(llama: LoadedModel, seconds: floa
     ), "fewer are never too many"
 
 
+def test_what_is_kept_comes_back_bit_for_bit(llama: LoadedModel, tmp_path: Path) -> None:
+    kept, calibration = Calibrations(tmp_path / "calibration"), llama.calibration
+    assert calibration is not None
+    assert kept.known(NAME, llama.geometry) is None
+    kept.keep(NAME, calibration)
+    found = kept.known(NAME, llama.geometry)
+    assert found == calibration and found.digest == calibration.digest
+    assert Calibration.of_arrays(calibration.arrays) == calibration
+    assert [path.name for path in (tmp_path / "calibration").iterdir()] == [f"{NAME}.safetensors"]
+
+
 def test_it_is_measured_once(llama: LoadedModel, tmp_path: Path) -> None:
     kept = Calibrations(tmp_path)
     first = kept.of(NAME, llama.geometry, measuring(llama, [1, 2, 3]))

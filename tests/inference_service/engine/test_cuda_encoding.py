@@ -4,6 +4,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from agentmem.kv.bits import BITS
+from inference_service.engine.attention.reference import out_of_rotation, plain_values
 from inference_service.engine.codec import KVCodec
 from inference_service.engine.cuda_encoding import encoded
 from inference_service.engine.quantization import KVFormat, Quantization, Quantized, dequantize, filled_up
@@ -45,6 +47,21 @@ def test_the_kernel_packs_with_the_least_squared_error(k_dim: int, v_dim: int, g
     sides = zip((k, v), (codec.k_mean, codec.v_mean), found, (codec.format.k, codec.format.v), strict=True)
     for x, mean, levels, by in sides:
         assert near(levels, fitted(rotated(filled_up(x, group_size), mean), by))
+
+
+@pytest.mark.slow("5-dtype0")
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
+@pytest.mark.parametrize("bits", BITS)
+def test_of_all_bits_and_types_only_rounding_is_lost(bits: int, dtype: mx.Dtype) -> None:
+    """Of 8 bits, scale and bias in bfloat16 add some."""
+    x = random(1, 2, 65, 96, dtype=dtype)
+    codec = KVCodec(KVFormat(bits, bits, 32), (random(2, 96, dtype=dtype, seed=2),) * 2)
+    packed, _ = codec.encode(x, x)
+    exact = Quantized(packed.weights, packed.scales.astype(mx.float32), packed.biases.astype(mx.float32))
+    assert codec.k_mean is not None
+    left = plain_values(exact, codec.format.k, codec.k_mean[:, 0], out_of_rotation(96))
+    error = mx.square(left - x.astype(mx.float32)).mean().sqrt() / (mx.abs(exact.scales).mean() / 12**0.5)
+    assert error < (1.6 if (bits, dtype) == (8, mx.bfloat16) else 1.1)
 
 
 def test_groups_without_a_range() -> None:
