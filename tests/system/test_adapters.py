@@ -42,7 +42,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     several = Several({"base": base}, ("--adapter", f"{NAME}={adapter}"), hosted=True)
     asyncio.run(several.stack.up())
     yield several
-    several.close()
+    asyncio.run(several.stack.destroy())
 
 
 def hold_against(several: Several, truth: Path, base: Path, adapter: Path) -> None:

@@ -45,7 +45,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Several]:
     mx.save_safetensors(str(path), weights)
     (write_shards(models[NO_SHARD], SHARDS) / SHARDS[1]).unlink()
     yield several
-    several.close()
+    asyncio.run(several.stack.destroy())
 
 
 def write_olmo(directory: Path) -> Path:
