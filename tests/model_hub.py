@@ -86,7 +86,7 @@ class Hub:
         return [wanted for method, path, wanted in self.seen if method == "GET" and path.endswith(f"/{name}")]
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Of processes for which this is the hub and `home` the cache."""
+        """Return the environment of processes for which this is the hub and `home` the cache."""
         return {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "AGENTMEM_"))} | {
             "HF_ENDPOINT": f"http://someone:hf_password@127.0.0.1:{self.port}",
             "HF_TOKEN": "hf_secret",

@@ -39,7 +39,7 @@ def check(root: Path, repair: bool = False) -> Checked:
             unreadable = unusable_warm(directory)
             if not unreadable:
                 with reading(directory.warm_database) as warm:
-                    unreadable = "".join(f"is damaged ({each})" for each in database.damages(warm)[:1])
+                    unreadable = "".join(f"is damaged ({each})" for each in database.damages(warm, most=1))
             if unreadable:
                 consequence = "files of KV cannot be checked"
                 where, advice = directory.warm_database.name, "start the store, which makes it anew"

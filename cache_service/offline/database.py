@@ -207,10 +207,10 @@ def check(connection: sqlite3.Connection, path: Path, report: Report) -> bool:
     return True
 
 
-def damages(connection: sqlite3.Connection) -> list[str]:
+def damages(connection: sqlite3.Connection, most: int = _MOST) -> list[str]:
     """Return what SQLite finds."""
     try:
-        found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_MOST})")]
+        found = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({most})")]
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         found = [str(error)]
     return [] if found == ["ok"] else [" ".join(each.split()) for each in found]

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from agentmem.validation import AgentKey
+from cache_service.ledger import schema
 from cache_service.ledger.segments import digest
 from cache_service.ledger.workflow_records import TORN
 from cache_service.offline.findings import CannotCheck
@@ -94,8 +95,10 @@ def _collect(connection: sqlite3.Connection, rows: str, found: set[int]) -> bool
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> bool:
     """Return whether something was unreadable or damaged."""
-    new, old = ([row[1] for row in each.execute(f"PRAGMA table_info({table})")] for each in (target, source))
-    columns = [name for name in new if name in old]  # an older schema's; the others have defaults
+    columns = _columns(target, table)
+    if source.execute("PRAGMA user_version").fetchone()[0] < schema.version():
+        older = _columns(source, table)
+        columns = [name for name in columns if name in older]  # the others have defaults
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     damaged = False
     for values in salvaged(source, table, columns):
@@ -109,6 +112,10 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) ->
         except sqlite3.Error:  # of a wrong type, which the store has not written
             damaged = True
     return damaged
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
 
 
 def _links(source: sqlite3.Connection) -> dict[int, Link]:

@@ -1,4 +1,4 @@
-"""What an agent does at the end of its context, commits that carry turns along, and the time of its template."""
+"""The end of an agent's context, commits that carry turns along, and the time of its template."""
 
 from pathlib import Path
 

@@ -107,6 +107,25 @@ async def test_the_warm_db_of_another_directory_is_refused_until_it_is_deleted(d
         assert await store.tokens("ada") == ADA
 
 
+async def test_an_older_store_db_beside_a_newer_warm_db(data: Path) -> None:
+    """A backup of store.db was put in its place: the changes that warm.db has followed are not those to come."""
+    await fill(data)
+    backup = Path(shutil.copy(data / "store.db", data.with_name("backup.db")))
+    async with running(data) as store:
+        for number in range(3):
+            version = (await store.cache.CommitTurn(kv.turn([1, number], agent=kv.key(f"late-{number}")))).version
+            await publish(store, [1, number], version, f"late-{number}")
+        await store.delete(kv.key("bob"))
+        await store.delete(kv.key("late-0"))
+    shutil.copy(backup, data / "store.db")
+    async with running(data) as store:
+        assert await store.tokens("ada") == ADA and await store.tokens("late-1") == []
+        await store.delete()
+        await store.delete(kv.key("eve"))
+    assert check(data).findings == []
+    assert not any(row[0] in ("ada", "eve") for row in query(data, "SELECT agent_id FROM files"))
+
+
 async def test_a_copy_of_store_db_alone_is_a_backup(data: Path) -> None:
     await fill_branches(data)
     copy = data.with_name("copy")

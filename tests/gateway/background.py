@@ -26,7 +26,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def looping() -> Iterator[Callable[[Coroutine[Any, Any, Any]], Any]]:
-    """What runs a coroutine on an event loop in a thread of its own."""
+    """Yield a function that runs a coroutine on an event loop in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -44,7 +44,7 @@ _CONTEXT = 1 << 16
 _SPECIAL = re.compile(
     r"<[|｜][^|｜<>\n'\"]+[|｜]>|<[|][a-z_]+>|<[a-z_]+[|]>|<(?:start|end)_of_turn>|\[gMASK\]|<sop>|</?s>"
 )
-"""What special tokens look like in templates."""
+"""Special tokens, as templates write them."""
 _BOS = "<|the beginning|>"
 
 
@@ -128,7 +128,7 @@ def opened_from(directory: Path, config: dict[str, Any], eos_ids: list[int]) -> 
 
 
 def text_model(tokenizer: Tokenizer, **fields: Any) -> Any:
-    """What planning reads of a model."""
+    """The parts of a model that planning reads."""
     plain = {"model_id": "m", "tokenizer": tokenizer, "renderer": Renderer(tokenizer, None), "reasoning": None}
     sizes = {"vocab_size": tokenizer.vocab_size, "context_length": _CONTEXT, "new_caches": list}
     further = {"geometry": SimpleNamespace(resumes_anywhere=True), "sampling": Sampling(), "fingerprint": "f"}
@@ -141,7 +141,7 @@ def _plain_backend() -> str:
 
 
 def opened_by(template: str, directory: Path) -> Any:
-    """A model whose generation ends with the first special token that the template puts behind an answer."""
+    """A model whose generation ends with the first special token that the template puts after an answer."""
     turn = Template(hugging_face(template).apply_chat_template).user_turn
     assert turn is not None
     found = _SPECIAL.search((turn.end + turn.header).decode())

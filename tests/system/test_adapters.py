@@ -19,7 +19,7 @@ from tests.system.several import ARGUMENTS, Several
 from tests.tiny_models import write_llama, write_lora
 
 SCALE = 10.0
-"""Of what `write_lora` writes."""
+"""The scale in the adapters that `write_lora` writes."""
 NAME = "base+poet"
 
 

@@ -1,4 +1,4 @@
-"""What the end of an answer leaves: its stop token, which is another one in history, and KV, which comes after it."""
+"""The end of an answer: its stop token, which is another one in history, and KV, which comes after it."""
 
 from __future__ import annotations
 

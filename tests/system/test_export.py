@@ -20,8 +20,8 @@ from tests.tiny_own_attention import write_deepseek32
 from tests.tiny_states import write_mamba2
 
 MODELS = [write_gpt_oss, write_qwen3_next, write_baichuan_m1, write_mamba2, write_deepseek32]
-"""That resume from checkpoints: windows, states beside full attention, both, and states alone; and one with keys of an
-indexer, which are full-attention KV of another shape than the latents beside them."""
+"""Models that resume from checkpoints: windows, states beside full attention, both, and states alone; and one with keys
+of an indexer, which are full-attention KV of another shape than the latents beside them."""
 
 
 async def told(client: Client, agent: str = "a") -> None:

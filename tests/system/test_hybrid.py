@@ -110,7 +110,7 @@ TOKEN_BYTES = {
     write_deepseek32: 320,
     write_llama_80: 576,
 }
-"""Of Q4 KV in float32."""
+"""Bytes of a token's Q4 KV in float32."""
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentmem import AgentInfo, Version
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.client.answers import Memory
+from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
 
 
 def test_fields_have_the_types_of_python() -> None:
@@ -22,3 +23,14 @@ def test_fields_have_the_types_of_python() -> None:
     assert (info.delete_after, info.context_remaining, info.updated) == (None, None, None)
     assert info.created == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert info.raw is raw
+
+
+def test_memory_has_the_report_and_what_the_turn_begins_with() -> None:
+    tiers = [
+        types_pb2.TierTokens(tier=types_pb2.TIER_HOT, tokens=3),
+        types_pb2.TierTokens(tier=types_pb2.TIER_WARM, tokens=4),
+    ]
+    report = types_pb2.CacheReport(match=types_pb2.MATCH_EXTEND, prompt_tokens=9, cached=tiers)
+    memory = Memory.of(inference_pb2.Started(cache=report, context_remaining=5, dropped_tokens=1))
+    assert (memory.match, memory.reused, memory.prompt_tokens, memory.snapshot_version) == ("extend", 7, 9, None)
+    assert (memory.context_remaining, memory.dropped_tokens, memory.trim) == (5, 1, None)

@@ -200,6 +200,15 @@ async def test_an_older_schemas_rows_get_the_defaults_of_new_columns(
     await serves(new(data), told, found.agents)
 
 
+async def test_a_damaged_name_of_a_column_costs_no_ledger(data: Path) -> None:
+    await fill(data)
+    content = (data / "store.db").read_bytes()
+    at = content.index(b"request_id", content.index(b"CREATE TABLE turns"))
+    (data / "store.db").write_bytes(content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :])
+    found = recover(data, new(data))
+    assert found.damaged == ["turns"] and {agent.state for agent in found.agents} == {"whole"}
+
+
 @pytest.mark.parametrize("table", ["turns", "files", "workflow_parts"])
 async def test_damage_elsewhere_leaves_the_ledgers_whole(data: Path, told: dict[str, list[int]], table: str) -> None:
     leaves = pages_of(data, table, "leaf")

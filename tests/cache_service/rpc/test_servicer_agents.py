@@ -282,7 +282,7 @@ async def test_files_of_what_is_dropped_go_also_if_nobody_waits_for_it(store: Ru
         await asyncio.wait([task])
         await asyncio.sleep(0.2)  # until the store has heard of it, or this would test nothing
     assert task.cancelled()
-    await store.store._database.read(lambda _: None)  # behind the transaction
+    await store.store._database.read(lambda _: None)  # after the transaction
     async with asyncio.timeout(_SECONDS):
         while len(on_disk(store.data)) >= before:
             await asyncio.sleep(0.01)

@@ -250,7 +250,7 @@ async def test_no_room_in_the_warm_tier_is_refused_before_a_byte_is_kept(
 
 
 async def test_an_eviction_in_the_middle_of_a_state_takes_nothing_of_it(small: Running) -> None:
-    """What was sent is the agent's at once, and the others are older: they go."""
+    """Files that were sent are the agent's at once, and the others are older: they go."""
     await speak(small, "a", [0, 1, 2, 3, 4, 5, 6])
     version = await small.commit([1], "b")
     for number in (10, 11, 12, 13):

@@ -1,4 +1,4 @@
-"""What requests become: turns of the contract."""
+"""Requests become turns of the contract."""
 
 import json
 from typing import Any

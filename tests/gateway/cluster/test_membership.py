@@ -117,7 +117,7 @@ async def test_the_list_of_nodes_over_http(world: World) -> None:
 
 
 async def test_the_list_of_nodes_by_the_command(world: World) -> None:
-    """Which says of each whether it is ready."""
+    """Each names whether it is ready."""
     await world["b"].worker.server.set_serving(False)
     await eventually(lambda: world["a"].ready == 1)
     status = ["cluster", "status", "--http", world["a"].gateway.addresses["http"]]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "examples" / "workflows"
 FILES = sorted(FOLDER.glob("*.yaml"))
 Says = Callable[[Turn, str], str]
-"""What an agent says in a turn, with all that it has heard."""
+"""An agent's words in a turn, with all that it has heard."""
 
 
 def example(name: str) -> Definition:

@@ -1,4 +1,4 @@
-"""Whose prompt is next, and how much of it."""
+"""Which prompt is next, and how much of it."""
 
 import pytest
 from hypothesis import given

@@ -41,7 +41,7 @@ def loaded(directory: Path) -> LoadedModel:
 
 
 def two(model: LoadedModel) -> tuple[_Sequences, _Sequences]:
-    """Sequences behind prompts, for traced passes and others, each in a store of its own."""
+    """Sequences after prompts, for traced passes and others, each in a store of its own."""
     prompts = [[1 + (5 + 2 * number) * at % 31 for at in range(length)] for number, length in enumerate((250, 40))]
     traced, other = (_Sequences(model.engine.model, model.geometry, each, prompts) for each in (TRACED, ONE))
     return traced, other

@@ -118,6 +118,11 @@ def test_a_state_is_good_at_its_position_alone() -> None:
     assert resume_position(1000, 300, 64, 999, exact=True) == 0
 
 
+@pytest.mark.parametrize("nonsense", [(1000, 63, 64, 1000), (10, 11, 64, 10), (1000, 0, 0, 1000)])
+def test_a_checkpoint_of_nonsense_resumes_nowhere(nonsense: tuple[int, int, int, int]) -> None:
+    assert resume_position(*nonsense) == 0
+
+
 @dataclass(frozen=True)
 class Case:
     """A ledger and a sequence that shares its first `keep` tokens. Token 0 begins messages, token 1 is an assistant."""

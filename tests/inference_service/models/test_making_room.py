@@ -45,6 +45,10 @@ def test_pinned_ones_stay() -> None:
         make_room("c", needs(4), [pinned], MemoryLimits(10))
 
 
+def test_others_rather_go_than_that_the_pool_is_of_no_use() -> None:
+    assert make_room("b", needs(4, useful=4), [Resident("a", 3, 1.0)], MemoryLimits(10, 2)) == ["a"]
+
+
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(FailedPrecondition) as caught:
         make_room(

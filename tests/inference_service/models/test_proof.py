@@ -79,6 +79,7 @@ def test_prompts_that_are_refused_as_rows_are_reported(tmp_path: Path, monkeypat
     model = load("m", str(write_llama(tmp_path / "m")), hashes=ContentHashes(tmp_path / "h.json"))
     notes = {report.phase: report.note for report in model.paths}
     assert notes["prefill"].startswith("prompts one by one, because as rows they differ; ")
+    assert not model.engine.model.rides
 
 
 @pytest.mark.slow

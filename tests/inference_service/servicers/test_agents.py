@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from agentmem.errors import InvalidArgument
 from agentmem.kv.hints import TurnHints
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.v1 import agent_pb2, types_pb2
@@ -136,6 +137,26 @@ async def test_context_of_a_model_that_is_not_loaded_is_not_said() -> None:
     assert (
         await world.servicer.GetAgent(agent_pb2.GetAgentRequest(key=A.to_proto()), None)
     ).agent.context_remaining == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        (types_pb2.AgentKey(agent_id="a", model_id="m"), "key.namespace"),
+        (types_pb2.AgentKey(namespace="n", model_id="m"), "key.agent_id"),
+        (types_pb2.AgentKey(namespace="n", agent_id="a"), "key.model_id"),
+    ],
+)
+async def test_bad_keys(key: types_pb2.AgentKey, field: str) -> None:
+    world = World(agent())
+    with pytest.raises(InvalidArgument) as caught:
+        await world.servicer.GetAgent(agent_pb2.GetAgentRequest(key=key), None)
+    assert caught.value.field == field
+    if field != "key.model_id":
+        with pytest.raises(InvalidArgument) as caught:
+            await world.servicer.DeleteAgent(agent_pb2.DeleteAgentRequest(key=key), None)
+        assert caught.value.field == field
+    assert world.store.asked == []
 
 
 async def test_list_says_what_memory_knows_of_each() -> None:
