@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentmem import AnswerChanged, AsyncClient, Reasoning, Recalled, Restarted, Text, errors
+from agentmem.v1 import agent_pb2, types_pb2
 from tests.agentmem.client.test_closing import endless
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker, delta, finished, started
@@ -145,3 +146,9 @@ async def test_telling_is_repeated_under_one_name(client: AsyncClient, worker: S
     answer = await task
     assert (answer.text, answer.durable) == ("", True)
     assert {r.request_id for r in worker.requests if hasattr(r, "request_id")} == {answer.request_id}
+
+
+async def test_all_pages_are_listed(client: AsyncClient, worker: ScriptedWorker) -> None:
+    names = [f"a{number}" for number in range(5)]
+    worker.agents = [agent_pb2.Agent(key=types_pb2.AgentKey(agent_id=name, model_id="demo")) for name in names]
+    assert [agent.name async for agent in client.agents()] == names

@@ -50,6 +50,10 @@ class Store:
         self.asked.append(request)
         return agent_pb2.TrimAgentResponse(agent=self.stored[0])
 
+    async def PinAgent(self, request: agent_pb2.PinAgentRequest) -> agent_pb2.PinAgentResponse:
+        self.asked.append(request)
+        return agent_pb2.PinAgentResponse(agent=self.stored[0])
+
     async def EvictAgent(self, request: agent_pb2.EvictAgentRequest) -> agent_pb2.EvictAgentResponse:
         self.asked.append(request)
         return agent_pb2.EvictAgentResponse(freed_bytes=1000)
@@ -243,9 +247,14 @@ async def test_forks_of_each_other_do_not_lock_each_other() -> None:
     await asyncio.wait_for(asyncio.gather(*forks), 10)
 
 
-@pytest.mark.parametrize("rpc", ["TrimAgent", "RestoreSnapshot"])
-async def test_an_agent_moves_once_its_kv_is_written(rpc: str) -> None:
+@pytest.mark.parametrize(("rpc", "settled"), [("TrimAgent", [A]), ("RestoreSnapshot", [A]), ("PinAgent", [])])
+async def test_changes_wait_for_the_running_turn_and_moves_for_its_kv(rpc: str, settled: list[AgentKey]) -> None:
     world = World(agent(version=("u", 2)))
-    request = agent_pb2.TrimAgentRequest if rpc == "TrimAgent" else agent_pb2.RestoreSnapshotRequest
-    await getattr(world.servicer, rpc)(request(key=A.to_proto()), None)
-    assert world.persister.settled == [A]
+    request = getattr(agent_pb2, f"{rpc}Request")(key=A.to_proto())
+    async with world.locks.hold(A):
+        changing = asyncio.create_task(getattr(world.servicer, rpc)(request, None))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert world.store.asked == [] and world.persister.settled == [], "the turn runs"
+    assert (await changing).agent.context_remaining == 60
+    assert world.persister.settled == settled
