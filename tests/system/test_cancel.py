@@ -30,6 +30,20 @@ async def to_end(call: "grpc.aio.UnaryStreamCall") -> None:
         pass
 
 
+async def test_a_cancelled_turn_frees_the_engine_and_leaves_ledger_and_memory(stack: Stack, client: Client) -> None:
+    before = await client.say("a", "The boat is green.", max_tokens=4)
+    cancelled = await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled")
+    ledger = await stack.ledger("a")
+    for agent in ("a", "b"):
+        (await begin(client, agent)).cancel()
+    await stack.until_running(0)
+    assert await stack.ledger("a") == ledger and not (await stack.ledger("b")).token_ids
+    after = await client.say("a", "And?", max_tokens=3)
+    assert after.cached == {"hot": len(ledger.token_ids)}
+    assert after.finished.version.version == before.finished.version.version + 1
+    assert await stack.metric("worker", "agentmem_requests_finished_total", reason="cancelled") == cancelled + 2
+
+
 VANISHING = """
 import sys, time, httpx
 body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3500, "stream": True}

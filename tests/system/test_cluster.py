@@ -16,12 +16,13 @@ import grpc
 import pytest
 from safetensors.numpy import load_file
 
+from agentmem import errors
 from agentmem.channels import connect
 from agentmem.v1 import cluster_pb2, cluster_pb2_grpc, types_pb2
 from gateway.cluster.cli.certificates import authority, issue
 from tests import postgres
 from tests.oracle import Oracle
-from tests.system.client import Client, Turn
+from tests.system.client import Client, Turn, append
 from tests.system.cluster_dashboard import recording
 from tests.system.recomputed import ARGUMENTS, LONG, check
 from tests.system.stack import Stack, free_port
@@ -186,15 +187,21 @@ async def test_a_deletion_takes_files_and_memory_of_all_nodes(two: Cluster) -> N
         assert await machine.stack.metric("worker", "agentmem_cache_agents", tier="hot") == 0, machine.name
 
 
-@pytest.mark.slow
-async def test_a_gateway_that_hangs_is_passed_over(two: Cluster) -> None:
-    async def turns(machine: Machine) -> float:
-        return await machine.stack.metric("worker", "agentmem_e2e_request_latency_seconds_count")
-
+async def begun(two: Cluster) -> tuple[Machine, Machine, Client]:
+    """The node that has ada, the other one, and a client of its gateway."""
     await (await two.machines["a"].gateway()).say("ada", "The colour of the boat is green.", max_tokens=2)
     home = two.machines[await two.holder("ada")]
     other = two.other(home.name)
-    client = await other.gateway()
+    return home, other, await other.gateway()
+
+
+async def turns(machine: Machine) -> float:
+    return await machine.stack.metric("worker", "agentmem_e2e_request_latency_seconds_count")
+
+
+@pytest.mark.slow
+async def test_a_gateway_that_hangs_is_passed_over(two: Cluster) -> None:
+    home, other, client = await begun(two)
     await client.say("ada", "And the oars?", max_tokens=2)  # over a connection that stays
     assert await turns(home) == 2
     hung = home.stack.processes["gateway"]
@@ -205,3 +212,42 @@ async def test_a_gateway_that_hangs_is_passed_over(two: Cluster) -> None:
         hung.send_signal(signal.SIGCONT)
     assert turn.finished.version.version == 3
     assert await turns(other) == 1
+
+
+@pytest.mark.slow
+async def test_a_node_that_leaves_costs_no_turn(two: Cluster) -> None:
+    home, other, client = await begun(two)
+
+    async def speak() -> list[int]:
+        return [(await client.say("ada", "And?", max_tokens=2)).finished.version.version for _ in range(6)]
+
+    speaking = asyncio.create_task(speak())
+    await asyncio.to_thread(home.stack.kill, "gateway", number=signal.SIGTERM)
+    assert await speaking == [2, 3, 4, 5, 6, 7]
+    await client.say("ada", "And now?", max_tokens=2)
+    assert await turns(other) > 0
+
+
+@pytest.mark.slow
+async def test_a_turn_in_which_its_node_died_runs_elsewhere_when_it_is_sent_again(two: Cluster) -> None:
+    home, other, client = await begun(two)
+    turn = {
+        "append": append("Tell me more."),
+        "max_tokens": 400,
+        "request_id": "r1",
+        "sampling": types_pb2.Sampling(ignore_eos=True),
+    }
+    events = aiter(client.inference.Generate(client.request("ada", **turn)))
+    assert (await anext(events)).HasField("started")
+    home.stack.kill("gateway", "worker", "store")
+    with pytest.raises(grpc.aio.AioRpcError) as broken:
+        async for _ in events:
+            pass
+    failure = errors.from_rpc(broken.value)
+    assert isinstance(failure, errors.Unavailable)
+    assert failure.retry_after > 0
+    again = await client.turn("ada", **turn, top_logprobs=0)
+    assert (again.finished.version.version, again.finished.replayed, again.finished.durable) == (2, False, True)
+    await two.check(again, other, "ada")
+    replay = await client.turn("ada", **turn, top_logprobs=0)
+    assert (replay.finished.replayed, replay.text) == (True, again.text)

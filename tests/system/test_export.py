@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import load_file, save_file
 
 from agentmem.v1 import agent_pb2, types_pb2
 from tests.oracle import Oracle
@@ -13,9 +15,9 @@ from tests.system.client import Client, Turn
 from tests.system.files import contents, exported, forged, imported, messages, refusal
 from tests.system.recomputed import ARGUMENTS, LONG, check
 from tests.system.shared import Writer
-from tests.system.stack import Stack, running
+from tests.system.stack import Stack, hosting, running
 from tests.tiny_hybrids import write_baichuan_m1, write_qwen3_next
-from tests.tiny_models import write_gpt_oss
+from tests.tiny_models import write_gpt_oss, write_llama
 from tests.tiny_own_attention import write_deepseek32
 from tests.tiny_states import write_mamba2
 
@@ -95,6 +97,49 @@ async def test_other_models_go_on_from_their_checkpoints(write: Writer, tmp_path
         for window in (windows := elsewhere.window_files()):
             window.unlink()
         assert bool(windows) != bool(contents(await exported(there, "b")).files), "blocks alone are of no use"
+
+
+async def centred_otherwise(stack: Stack) -> None:
+    """As another kind of device would have measured the means."""
+    (file,) = (stack.data / "worker" / "calibration").iterdir()
+    stack.kill("worker")
+    sides = load_file(file)
+    means = {name: side * np.float16(1.005) for name, side in sides.items() if name.partition(".")[0] in {"k", "v"}}
+    save_file(sides | means, file)
+    await stack.up("worker")
+
+
+@pytest.mark.slow
+async def test_kv_under_other_means_is_left_out_and_its_means_are_taken_where_there_are_none(
+    stack: Stack, client: Client, tiny: Path, tmp_path: Path
+) -> None:
+    flags = ("--model", f"tiny={tiny}")
+    async with (
+        running(f"tiny={tiny}") as otherwise,
+        hosting(f"other={write_llama(tmp_path / 'other', seed=7)}", worker_flags=flags) as without,
+    ):
+        await centred_otherwise(otherwise)
+        source = await otherwise.client()
+        await told(source)
+        file = await exported(source, "a")
+        tokens = contents(file).tokens
+
+        key = types_pb2.AgentKey(namespace="default", agent_id="b")
+        answer = await client.agents.ImportAgent(messages(file, key), timeout=60)
+        assert "packed with other means or bases" in answer.kv_misfit
+        assert (answer.agent.tokens, answer.agent.warm_tokens) == (tokens, 0)
+        assert await stack.ledger("b") == await otherwise.ledger("a")
+        turn = await client.say("b", "And now?", **ARGUMENTS)
+        assert (turn.match, turn.cached) == ("EXTEND", {})
+        await check(stack, Oracle(tiny), turn, "b")
+
+        there = await without.client(model="tiny")
+        answer = await there.agents.ImportAgent(messages(file, key), timeout=60)
+        assert (answer.kv_misfit, answer.agent.warm_tokens) == ("", tokens)
+        otherwise.kill("worker")
+        await otherwise.up("worker")
+        turns = [await source.say("a", "And now?", **ARGUMENTS), await there.say("b", "And now?", **ARGUMENTS)]
+        assert [turn.cached for turn in turns] == [{"warm": tokens}] * 2 and same(*turns)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -160,3 +161,71 @@ async def test_vercels_sdk(gateway: Gateway, tmp_path: Path) -> None:
     (tmp_path / "other.mjs").write_text('await fetch("http://192.0.2.1/").catch(() => {});')
     with pytest.raises(AssertionError, match=r"192\.0\.2\.1:80 is not the gateway"):
         await gateway.run(*guarded, tmp_path / "other.mjs")
+
+
+OPEN_WEBUI = {
+    "x-openwebui-user-name": "Ada%20L",
+    "x-openwebui-user-id": "5f2c",
+    "x-openwebui-user-email": "ada@example.org",
+    "x-openwebui-user-role": "admin",
+    "x-openwebui-chat-id": "9b1d",
+}
+TOOL = {
+    "name": "get_weather",
+    "description": "How the weather is.",
+    "parameters": {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"city": {"description": "Where", "type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+
+
+@pytest.mark.slow
+async def test_open_webui(gateway: Gateway) -> None:
+    """Requests as Open WebUI 0.12 sends them, by its source: it is no package to be installed here."""
+    headers = {**OPEN_WEBUI, "authorization": f"Bearer {gateway.key}"}
+    async with httpx.AsyncClient(base_url=f"{gateway.url}/v1", headers=headers, timeout=60) as http:
+        assert {model["id"] for model in (await http.get("/models")).json()["data"]} >= {"demo", "qwen"}
+
+        async def ask(model: str, said: list[Any], **more: Any) -> int:
+            """Add the streamed answer to what was said; return how many tokens of the prompt were in memory."""
+            body = {"stream": True, "model": model, "messages": said, "stream_options": {"include_usage": True}, **more}
+            answer = await http.post("/chat/completions", json=body)
+            assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+            lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+            *chunks, last = [json.loads(line) for line in lines if line != "[DONE]"]
+            deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+            message: dict[str, Any] = {"content": "".join(delta.get("content") or "" for delta in deltas)}
+            if pieces := [call for delta in deltas for call in delta.get("tool_calls", ())]:
+                function = {**pieces[0]["function"], "arguments": "".join(p["function"]["arguments"] for p in pieces)}
+                message["tool_calls"] = [{**pieces[0], "function": function}]
+            said.append({"role": "assistant", **message})
+            assert last["choices"] == []
+            cached: int = last["usage"]["prompt_tokens_details"]["cached_tokens"]
+            return cached
+
+        fact = {"role": "user", "content": "The colour of the boat is green."}
+        said: list[Any] = [{"role": "system", "content": "You are a boat's."}, fact]
+        await ask("demo", said, temperature=0.0)
+        task = f"### Task:\nGenerate it.\n### Chat History:\n<chat_history>\nUSER: {fact['content']}\n</chat_history>"
+        for more in ({"max_tokens": 1000}, {}, {}):  # a title, tags, follow-up questions
+            body = {"model": "demo", "messages": [{"role": "user", "content": task}], "stream": False, **more}
+            answer = (await http.post("/chat/completions", json=body)).json()
+            assert isinstance(answer["choices"][0]["message"]["content"], str)
+        said.append({"role": "user", "content": "What is the colour of the boat?"})
+        assert await ask("demo", said, temperature=0.0) > 0
+        assert said[-1]["content"] == fact["content"]
+
+        said, tools = [{"role": "user", "content": "How is the weather?"}], [{"type": "function", "function": TOOL}]
+        await ask("qwen", said, tools=tools)
+        said.append({"role": "tool", "tool_call_id": said[-1]["tool_calls"][0]["id"], "content": "rain"})
+        assert await ask("qwen", said, tools=tools) > 0
+        assert said[-1]["content"] == "It rains in Paris!"
+
+        refused = await http.post("/chat/completions", json={"model": "demo", "messages": [fact], "num_ctx": 4096})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "num_ctx")
+        wrong = await http.get("/models", headers={"authorization": "Bearer wrong"})
+        assert (wrong.status_code, "key" in wrong.json()["error"]["message"]) == (401, True)

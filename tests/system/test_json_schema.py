@@ -11,9 +11,10 @@ import openai
 import pytest
 import pytest_asyncio
 
+from agentmem.errors import InvalidArgument, from_rpc
 from agentmem.v1 import inference_pb2, types_pb2
 from tests.json_schemas import HOSTILE, Schema, fits
-from tests.system.client import Client, Turn
+from tests.system.client import Client, Turn, refused
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -82,6 +83,16 @@ async def test_held_and_free_turns_run_together_and_each_keeps_to_its_own(client
         assert whole(turn, schema), turn.text
     assert [turn.text for turn in turns[-2:]] == [alone.text] * 2
     assert len({turn.text for turn in turns}) == 5
+
+
+async def test_bad_schemas_are_refused_before_any_effect(client: Client) -> None:
+    hostile = [json.dumps(HOSTILE[name]) for name in ("counted in a count", "many optional properties")]
+    for schema in ("{", "[]", '{"uniqueItems": true}', '{"type": "string", "pattern": "(?=s3cr3t)"}', *hostile):
+        bad = client.say("nobody", "hello", json_schema=schema)
+        told = from_rpc(await refused(bad, grpc.StatusCode.INVALID_ARGUMENT))
+        assert isinstance(told, InvalidArgument) and told.field == "json_schema"
+        assert "s3cr3t" not in str(told)
+    await refused(client.agent("nobody"), grpc.StatusCode.NOT_FOUND)
 
 
 @pytest.mark.slow

@@ -132,6 +132,17 @@ async def test_what_is_left_behind_warns_and_stays_in_a_snapshot(demo: Stack, sd
     assert "Where is the key?" in await memory(demo, named.agent)
 
 
+async def test_a_retry_is_replayed_in_any_mode_and_not_appended_again(demo: Stack, sdk: openai.AsyncOpenAI) -> None:
+    named = Named(sdk)
+    await named.ask(user(FACT))
+    first = await named.ask(user(QUESTION), key="once")
+    before = await memory(demo, named.agent)
+    for mode in ("", "append", "refuse"):
+        again = await named.ask(user(QUESTION), key="once", mode=mode)
+        assert (again.text, again.report["replayed"]) == (first.text, True)
+    assert await memory(demo, named.agent) == before
+
+
 async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.AsyncOpenAI) -> None:
     """Who has only that conversation is not given a fork of all the rest."""
     named = Named(sdk)
