@@ -7,7 +7,7 @@ layer keeps and computes is tested beside the engine and the storage, with every
 import pytest
 
 from agentmem.kv.blockfile import BlockHeader, TensorSpec, parse
-from agentmem.v1 import types_pb2
+from agentmem.v1 import agent_pb2, types_pb2
 from inference_service.memory.spacing import STEP
 from tests.oracle import Oracle
 from tests.system.client import Client, Turn, chat
@@ -164,3 +164,21 @@ async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stack
             await restarted(stack, "a")
         early = await client.turn("a", messages=chat(("user", story(90))), **ARGUMENTS)
         assert (early.match, early.cached, early.miss) == ("PARTIAL", {}, "NOT_TRIMMABLE"), "there is none so early"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [write_qwen3_next, write_baichuan_m1, write_gemma3])
+async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedStacks, write: Writer) -> None:
+    oracle = Oracle(stacks.directory(write))
+    async with stacks.using(write, killable=True) as stack:
+        client = await stack.client()
+        await client.turn("a", messages=chat(("user", story())), **ARGUMENTS)
+        await restarted(stack, "a")
+        other = await client.turn("b", messages=chat(("user", story(170))), **ARGUMENTS)
+        assert (other.match, other.cached) == ("NEW", {"warm": STEP})
+        await check(stack, oracle, other, "b")
+        await stack.on_disk("b")
+        await client.agents.DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key("a")), timeout=10)
+        ids = [*(await stack.ledger("b")).token_ids[: STEP + 200], 7, 8, 9]
+        turn = await client.turn("b", token_ids=types_pb2.TokenIds(ids=ids), **ARGUMENTS)
+        assert turn.cached == {"hot": STEP}

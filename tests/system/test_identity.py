@@ -82,3 +82,24 @@ async def test_agents_found_by_content_keep_the_time_of_their_template(timed: St
         assert (await client.agent(agent)).template_time == "1987-03-05T21:45:07"
         refused = await answered(**{"X-Agent-Template-Time": "tomorrow"})
         assert refused["error"]["param"] == "X-Agent-Template-Time"
+
+
+@pytest.mark.slow
+async def test_conversations_that_share_a_beginning_fork(demo: Stack) -> None:
+    facts = "The number of the locker is 417. " * 60  # more than a block: an older state has no tail any more
+    first = Chat(demo, facts)
+    await first.answer()
+    second = Chat(demo, facts)
+    second.told = first.told[:1]
+    await first.say("What is the number of the locker?")
+    await second.say("Where is the boat?")
+    assert second.agents()[-1].startswith("conv-")
+    assert first.agents()[-1] == first.agents()[0] != second.agents()[-1]
+    cached = [chat.told[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for chat in (first, second)]
+    assert 256 < cached[0] <= cached[1], "the fork has all that they share"
+    await first.say("Where is the boat?")
+    await second.say("What is the number of the locker?")
+    assert first.agents()[-1] != second.agents()[-1]
+    assert "417" in second.told[-1]["choices"][0]["message"]["content"]
+    client = await demo.client("gateway")
+    assert [(await client.agent(chat.agents()[-1])).turns for chat in (first, second)] == [3, 3]

@@ -259,3 +259,22 @@ async def test_no_content_no_key_and_no_probe_is_in_logs_and_traces(
             assert json.dumps(canary)[1:-1] not in log, service
         assert canary not in traces
     assert any(line.get("agent", "").startswith("am_0123456789ab_…") for line in told), "its id is told"
+
+
+async def test_failures_have_their_status(collector: Collector, client: Client, stack: Stack) -> None:
+    trace_id, parent, metadata = caller()
+    with pytest.raises(grpc.aio.AioRpcError) as aborted:
+        await said(client, "bob", metadata, if_version=7)
+    assert aborted.value.code() is grpc.StatusCode.ABORTED
+    failing = {("gateway", GENERATE), ("worker", GENERATE), ("worker", "match")}
+    spans = await collector.trace(trace_id, failing)
+    check_tree(spans, parent)
+    failed = {(span.service, span.name): span.failure for span in spans if span.failure}
+    assert failed == dict.fromkeys(failing, "ABORTED")
+    assert only(spans, "worker", GENERATE).attributes["rpc.grpc.status_code"] == 10
+
+    trace_id, _, metadata = caller()
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60) as http:
+        assert (await http.post("/v1/chat/completions", json={}, headers=dict(metadata))).status_code == 400
+    (refused,) = await collector.trace(trace_id, {("gateway", "POST /v1/chat/completions")})
+    assert (refused.failure, refused.attributes["http.response.status_code"]) == ("400", 400)

@@ -77,3 +77,11 @@ async def test_recreated_agent_never_meets_its_predecessors_state(stack: Stack, 
     assert (third.match, third.cached) == ("NEW", {})
     assert third.finished.version.uid != reborn.finished.version.uid
     assert third.finished.version.version == 1
+
+
+async def test_two_turns_at_once_are_one_after_the_other(stack: Stack, client: Client) -> None:
+    turns = await asyncio.gather(*(client.say("a", f"number {n}", max_tokens=8) for n in range(6)))
+    assert sorted(turn.finished.version.version for turn in turns) == [1, 2, 3, 4, 5, 6]
+    ledger = await stack.ledger("a")
+    assert [place.version for place in ledger.turns] == [1, 2, 3, 4, 5, 6]
+    assert all(f"number {n}".encode() in ledger.text for n in range(6))

@@ -123,3 +123,13 @@ async def blocks(a: Agent, tokens: int) -> set[str]:
     assert [block["first_byte"] for block in found] == [0, *accumulate(block["bytes"] for block in found[:-1])]
     assert found[-1]["first_byte"] + found[-1]["bytes"] == len(text)
     return {block["tier"] for block in found}
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "%2F", "ä 😀\u202e", "a?b#c&d=e;", "\x00", "x" * 256, " "])
+async def test_odd_names(http: httpx.AsyncClient, name: str) -> None:
+    agent = Agent(http, name)
+    assert (await agent.say("Hello"))["finished"]["version"]["version"] == 1
+    assert (await agent.call("GET"))["agent"]["key"] == {"agent_id": name, "model_id": "tiny"}
+    found = (await http.get("/v1/agents", params={"agent": name})).json()["agents"]
+    assert [one["key"]["agent_id"] for one in found] == [name]
+    assert (await agent.call("DELETE"))["deleted"] == 1
