@@ -39,7 +39,7 @@ def failure(error: grpc.aio.AioRpcError, peer: str = WORKER) -> errors.AgentmemE
 
 @dataclass(frozen=True)
 class ChannelWorker:
-    """The Worker behind a channel. Its answers are redacted for the caller, or bytes where they are not `parsed`.
+    """The Worker over a channel. Its answers are redacted for the caller, or bytes where they are not `parsed`.
 
     Nothing is read ahead: while a reader is slow, HTTP/2's flow control holds back the peer.
     """

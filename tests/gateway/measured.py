@@ -1,7 +1,7 @@
 """A gateway in a process of its own, whose time and memory are its own, and what a request costs it.
 
 The time that a probe waits is measured as the processor time that the gateway uses meanwhile: on a busy machine it
-waits longer, but hardly behind more work.
+waits longer, but hardly for more work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of running gateways share."""
+"""Helpers of tests of running gateways."""
 
 import asyncio
 import json

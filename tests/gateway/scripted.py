@@ -23,7 +23,7 @@ from agentmem.v1 import (
 
 REVISION = bytes(range(16))
 TOLD_VERSION = {"uid": "u1", "version": 3, "revision": "AAECAwQFBgcICQoLDA0ODw=="}
-"""What answers tell of the version that `finished` has."""
+"""The version of `finished`, as answers tell it."""
 
 Script = Callable[[inference_pb2.GenerateRequest], AsyncIterator[inference_pb2.GenerateResponse]]
 
@@ -125,23 +125,23 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
         self.page = 2
         """Agents of a page of ListAgents."""
         self.turns: dict[str, agent_pb2.FindAgentResponse] = {}
-        """What FindAgent finds by request_id; by content it finds nothing."""
+        """FindAgent's answers by request_id; by content it finds nothing."""
         self.models: list[model_pb2.Model] = [
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, context_length=4096),
             model_pb2.Model(model_id="org/large", state=model_pb2.MODEL_STATE_REGISTERED),
         ]
         self.stages: list[tuple[str, float]] = []
-        """What LoadModel tells before it is ready, or before `load_error`."""
+        """LoadModel's progress before it is ready, or before `load_error`."""
         self.freed_bytes = 1
         self.load_error: Exception | None = None
         self.holds: asyncio.Event | None = None
-        """What LoadModel waits for before it says anything."""
+        """An event for which LoadModel waits first."""
         self.file: list[bytes | Exception] = [b"one", b"two"]
         self.error: Exception | None = None
         self.resets = False
-        """Whether turns end, after their script, as a stream that is reset does: CANCELLED, without details."""
+        """On: after their script, turns end as a stream that is reset does: CANCELLED, without details."""
         self.aborts = True
-        """Whether Abort finds the request."""
+        """On: Abort finds the request."""
         self.lost: set[str] = set()
         """RPCs of AgentService that end as if the connection had broken."""
         self.refusals: dict[str, AgentmemError] = {}

@@ -1,4 +1,4 @@
-"""Whose memory a request gets, decided by a real Finder before a worker that keeps a few agents by hand."""
+"""A Finder decides which agent's memory a request gets; its worker is a fake with one conversation at most."""
 
 from __future__ import annotations
 

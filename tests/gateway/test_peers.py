@@ -1,4 +1,4 @@
-"""What a gateway knows of the processes behind it, and how soon."""
+"""A gateway soon knows the health of its worker and store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who speaks and who waits, as the overview tells it, over both doors of a gateway before a scripted worker."""
+"""The overview lists the running turns of both doors, waiting or answering; the worker is scripted."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ async def grpc_generate(channel: grpc.aio.Channel) -> None:
 
 
 async def failures(call: Any) -> list[str]:
-    """What the caller is told, if the call fails."""
+    """Return the texts of a failed call's error."""
     try:
         await call
     except grpc.aio.AioRpcError as error:

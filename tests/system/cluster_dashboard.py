@@ -60,7 +60,7 @@ def alerts_compare(asked: Prometheus, at: float, *, of_clusters: bool) -> int:
 
 @dataclass
 class Recorded:
-    """What a Prometheus sees of the nodes `names` since `begin`; or why there is none."""
+    """A Prometheus's record of the nodes `names` since `begin`, or why there is none."""
 
     names: Sequence[str]
     asked: Prometheus | None = None

@@ -1,4 +1,4 @@
-"""What a caller of one namespace may see of another's: the table of every RPC. isolation_routes.py has the routes.
+"""The table of every RPC: what a caller of one namespace may see of another's. isolation_routes.py has the routes.
 
 Each entry is a call that ada makes, of things that only bob has. Whoever adds an RPC adds its entries here:
 tests/system/test_isolation.py compares the table with the descriptors.
@@ -21,11 +21,11 @@ MODEL = "demo"
 SECRET = "The colour of the boat is purple. The key is in the cellar. "
 AGENT, TURN, SNAPSHOT, LABEL = "bobs-agent", "bobs-turn", "bobs-snapshot", "bobs-label"
 KEPT: dict[str, types_pb2.Messages] = {}
-"""What else bob was told, by his agents' names."""
+"""Bob's other prompts, by his agents' names."""
 
 
 def prompt(about: str) -> types_pb2.Messages:
-    """What bob was told and ada asks word by word, of more than a block; others have no beginning in common with it."""
+    """Return a prompt of more than a block, for bob, and word for word for ada; no two begin alike."""
     return chat(("system", f"About {about}. " + SECRET * 17), ("user", "What is the colour of the boat?"))
 
 

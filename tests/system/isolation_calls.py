@@ -1,4 +1,4 @@
-"""Who calls in the tests of isolation: bob, who has something, ada, who asks for it, and what she gets.
+"""Callers in the tests of isolation: bob has something, ada asks for it, and what she gets is checked.
 
 tests/system/isolation.py and isolation_routes.py are the tables of what she asks.
 """
@@ -28,7 +28,7 @@ from tests.system.stack import Stack
 
 
 class Caller:
-    """Who calls with one key, or with none."""
+    """A caller with one key, or with none."""
 
     def __init__(self, stack: Stack, secret: str = "") -> None:
         self.channel = connect(stack.grpc, key=secret)
@@ -85,7 +85,7 @@ async def bobs(bob: Caller) -> list[agent_pb2.Agent]:
 
 
 async def all_of(bob: Caller) -> dict[str, object]:
-    """What bob has, to the last byte."""
+    """Return bob's data, as bytes."""
     listed = await bobs(bob)
     runs = await bob.call("agentmem.v1.WorkflowService/ListWorkflows", workflow_pb2.ListWorkflowsRequest())
     assert isinstance(runs, list)

@@ -1,4 +1,4 @@
-"""What a caller of one namespace may see of another's: the table of every route, beside that of the RPCs.
+"""The table of every route, beside that of the RPCs: what a caller of one namespace may see of another's.
 
 Each entry is a request that ada makes, of things that only bob has. Whoever adds a route adds its entries here:
 tests/system/test_isolation.py compares the table with the application's routes.

@@ -72,7 +72,7 @@ class Language(NamedTuple):
     tools: tuple[str, ...]
     """Programs that a build needs."""
     packages: str
-    """What has them, and the libraries."""
+    """Packages of tools and libraries."""
     build: Callable[[Path], Path]
     """Builds in a directory that has the sources as the repository does; what is to be kept of it."""
     command: tuple[str, ...]
@@ -94,7 +94,7 @@ def command(language: Language) -> tuple[str, ...]:
 
 @functools.cache
 def _built(language: Language) -> Path | str:
-    """What is kept, or why it cannot be made."""
+    """Return the build, or why there is none."""
     lacking = [name for name in language.tools if shutil.which(name) is None]
     lacking += [str(path) for path in language.checked if not path.exists()]
     if lacking:
@@ -125,7 +125,7 @@ def _digest(language: Language, folder: str) -> str:
     digest = hashlib.sha256(inspect.getsource(language.build).encode())
     for source in _sources(folder):
         digest.update(f"{source.relative_to(ROOT)}\0".encode() + hashlib.sha256(source.read_bytes()).digest())
-    for tool in language.tools:  # an update of it builds anew
+    for tool in language.tools:  # a newer one builds again
         found = Path(shutil.which(tool) or "").resolve()
         digest.update(f"{found}\0{found.stat().st_mtime_ns}".encode())
     return digest.hexdigest()[:16]
@@ -168,7 +168,7 @@ def _cpp(scratch: Path) -> Path:
 
 
 def _run(folder: Path, *command: str, **variables: str) -> str:
-    """What a command of a build prints; it must go well."""
+    """Return a command's output; it must succeed."""
     environment: Mapping[str, str] = {**os.environ, **variables}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=_SECONDS

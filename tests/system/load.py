@@ -32,7 +32,7 @@ class Chat:
     writer: asyncio.StreamWriter
     text: str = ""
     done: bool = False
-    """Whether the stream said [DONE]."""
+    """Set by the stream's [DONE]."""
     last: dict[str, Any] = field(default_factory=dict)
     """The chunk with the finish_reason."""
 
@@ -112,7 +112,7 @@ CLOSING = 2
 
 @dataclass(frozen=True)
 class Holdings:
-    """What idle services hold: bytes of memory, and what tests.system.observed counts."""
+    """Idle services' bytes of memory, and their counts by tests.system.observed."""
 
     memory: dict[str, int]
     counts: dict[str, dict[str, int]]

@@ -31,7 +31,7 @@ def bytes_in_use() -> int:
 
 
 def counts() -> dict[str, int]:
-    """What the process holds now. Call it on the event loop's thread, while the loop runs."""
+    """Return what the process holds. Call it on the event loop's thread, while the loop runs."""
     gc.collect()
     return {
         "tasks": len(asyncio.all_tasks()),

@@ -1,4 +1,4 @@
-"""What services import, loaded once in the server that forks them: most of the time of a start.
+"""Imports of the services, loaded once in the server that forks them: most of a start's time.
 
 gRPC and MLX may be forked as long as nothing but their import has been done: neither has threads, channels or streams
 before it is first used, which is checked here. A service itself is run in the fork, after its environment is set.

@@ -103,7 +103,7 @@ SEEN = {
         ("<", "The number of the locker is 417."),
     ],
 }
-"""Of each memory: s is the agent's system text, > what it reads, < what it says."""
+"""Each memory: s is the agent's system text, > what it reads, < what it says."""
 SECRETS = {"cellar": {"lena", "marco"}, "Alice": {"omar", "nina at home"}, "417": {"omar", "nina at home"}}
 """Words, and in which memories they are."""
 ROLES = {"s": "system", ">": "user", "<": "assistant"}

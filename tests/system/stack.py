@@ -33,7 +33,7 @@ _REAL = ("demo", "smollm2")
 """Models that are no random ones, by the names that tests give them."""
 _FILES = ("products.json", "activations.json", "kv_setup.json")
 _MEASURED: dict[str, dict[str, object]] = {name: {} for name in _FILES}
-"""What workers have measured of this machine: two seconds of each first start, for the same figures."""
+"""Workers' measurements of this machine: each first start would spend two seconds on the same ones."""
 
 
 class Stack:
@@ -169,7 +169,7 @@ class Stack:
         return client
 
     async def ledger(self, agent: str, model: str = "") -> cache_store_pb2.Ledger:
-        """What the store itself has of an agent on a model (default: the first)."""
+        """Return the store's ledger of an agent on a model (default: the first)."""
         return (await self._open(agent, model)).ledger
 
     async def on_disk(self, agent: str) -> list[Path]:

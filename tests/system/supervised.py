@@ -83,7 +83,7 @@ class Supervised(Stack):
 
 
 class Watched:
-    """What /readyz says all the time, with the moments at which that changed."""
+    """The answers of /readyz, with the moments at which they changed."""
 
     def __init__(self, stack: Supervised) -> None:
         self._stack = stack

@@ -1,4 +1,4 @@
-"""What becomes of agents when a model's files change: never a wrong load, and a reason that says so.
+"""When a model's files change, no KV of before is loaded, and the miss reason says so.
 
 The store is a process of its own, the worker the real one in the test's, so that a fault can be built into it.
 """

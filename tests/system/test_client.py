@@ -41,7 +41,7 @@ async def test_what_is_killed_in_the_middle_of_an_answer(stack: Stack, victim: s
 
 
 async def test_a_turn_that_another_process_sends_again(stack: Stack) -> None:
-    """Of an agent that was new at the first time, and is not at the second."""
+    """The agent is new at the first time, and not at the second."""
     await stack.renew("gateway")
     for number in range(2):
         async with AsyncClient(stack.grpc) as client:

@@ -1,4 +1,4 @@
-"""The client of the contract package behind a network that is cut, at each point of an answer: no turn is doubled."""
+"""The client of the contract package doubles no turn when its network is cut, at any point of an answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.system.stack import Stack
 
 TURN = {"max_tokens": 48, "ignore_eos": True}
 ENDS = (260, 220, 180, 140, 100, 60, 30, 1)
-"""Bytes before the end of an answer: its last event, and what gRPC says behind it."""
+"""Bytes before the end of an answer: its last event, and what gRPC says after it."""
 Turn = Callable[[AsyncAgent], Awaitable[Answer]]
 
 

@@ -42,7 +42,7 @@ async def two(tmp_path: Path, postgres_server: postgres.Server) -> AsyncIterator
 
 
 async def status(stack: Stack, key: str) -> int:
-    """What its HTTP door says to who shows a key: the document needs one, and no worker."""
+    """Return the HTTP door's status for a key: the document needs one, and no worker."""
     async with httpx.AsyncClient(base_url=stack.url, timeout=30) as http:
         return (await http.get("/openapi.json", headers={"authorization": f"Bearer {key}"})).status_code
 

@@ -97,7 +97,7 @@ def failures(module: ModuleType | None, page: str = "") -> list[str]:
 async def test_examples_of_the_client_do_what_they_say(
     stacks: SharedStacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of its page, in their order, and those of its docstrings, each on a stack without agents."""
+    """Examples of its page and of its docstrings run in order, each on a stack without agents."""
     async with stacks.using(DEMO, "store", "worker", "gateway") as stack:
         monkeypatch.setenv("AGENTMEM_ADDRESS", stack.grpc)
         monkeypatch.chdir(tmp_path)

@@ -47,7 +47,7 @@ PASSING = (errors.Unavailable, errors.Aborted)
 
 @dataclass
 class Load:
-    """Who talks all the time, and what they heard besides answers."""
+    """Agents that talk all the time, and the errors that they got."""
 
     stack: Supervised
     told: list[Told] = field(default_factory=lambda: [Told(f"agent-{n}") for n in range(AGENTS)])
@@ -120,7 +120,7 @@ async def serves(stack: Supervised) -> float:
 
 @dataclass(frozen=True)
 class Record:
-    """What Prometheus saw of the drill, over which the alert rules are run."""
+    """Prometheus's record of the drill, over which the alert rules are run."""
 
     folder: Path
     programs: prometheus.Programs | None = None

@@ -32,7 +32,7 @@ ANSWER = json.dumps({"type": "object", "properties": {"no": _NO}, "required": ["
 
 @pytest.mark.slow
 async def test_a_stop_token_that_history_does_not_have_is_not_remembered(stack: Stack, tmp_path: Path) -> None:  # noqa: F811
-    """Each next turn would leave it behind, and make an automatic snapshot in the place of one that is of use."""
+    """Each next turn would drop it, and make an automatic snapshot in the place of one that is of use."""
     directory = write_gpt_oss(tmp_path / "m")
     change_json(directory / "tokenizer_config.json", chat_template=RETURNS)
     agent = "forgets"

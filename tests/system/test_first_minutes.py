@@ -26,8 +26,7 @@ from tests.system.test_installed import ROOT, UV, uv, wheel  # noqa: F401 - a fi
 MODEL = "mlx-community/Qwen2.5-0.5B-Instruct-4bit"
 DEMO = Path(registry([])["demo"].source)
 MACHINE = ("PATH", "LANG", "LD_PRELOAD", "SSL_", "PIP_", "UV_", "REQUESTS_", "HTTP", "NO_PROXY", "no_proxy", "http")
-"""What a machine's environment has of the way to a package index, and the BLAS of these tests (`tests.blas`); all else
-is as on a bare one."""
+"""Prefixes of the variables that are kept: for the way to a package index, and for these tests' BLAS (`tests.blas`)."""
 
 
 @pytest.fixture
@@ -39,7 +38,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def environment(home: Path) -> dict[str, str]:
-    """Of a user who has installed nothing; what others have downloaded is not downloaded again."""
+    """Return the environment of a user who has installed nothing, with our caches of downloads."""
     bare = {name: value for name, value in os.environ.items() if name.startswith(MACHINE)}
     for name in ("UV_PROJECT_ENVIRONMENT", "PIP_USER"):
         bare.pop(name, None)

@@ -43,7 +43,7 @@ SAMPLES = {
     "LiteLLM": [BOAT],
     "Vercel's AI SDK": [BOAT],
 }
-"""What the samples of each section print."""
+"""Patterns of each section's output."""
 CALLS = {
     "LangChain": "langchain_calls",
     "LlamaIndex": "llama_index_calls",

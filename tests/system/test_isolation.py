@@ -58,7 +58,7 @@ async def test_every_rpc_and_route_is_in_the_table(tmp_path: Path) -> None:
 
 
 async def services(channel: grpc.aio.Channel) -> list[str]:
-    """What the door serves, by reflection, but for what everybody may call."""
+    """Return the door's services, by reflection, without those open to all."""
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
     async def ask() -> AsyncIterator[Any]:

@@ -12,7 +12,7 @@ from tests.system.stack import Stack, hosting
 BLOCK = 2 * 2 * 2 * 64 * 256 * 5 // 8
 """Bytes of a block of the tiny model in float32: layers, K and V, heads, width, tokens; 5 bits an element."""
 TOKENS = 301
-"""Of each agent: two blocks."""
+"""Two blocks for each agent."""
 
 
 async def first_turn(stack: Stack, client: Client, agent: str) -> None:

@@ -144,7 +144,7 @@ async def test_a_retry_is_replayed_in_any_mode_and_not_appended_again(demo: Stac
 
 
 async def test_what_was_appended_is_no_conversation_of_its_own(sdk: openai.AsyncOpenAI) -> None:
-    """Who has only that conversation is not given a fork of all the rest."""
+    """A request with only that conversation gets no fork of the rest."""
     named = Named(sdk)
     question = "Where is the boat, and what is its colour?"
     await named.ask(user(FACT))

@@ -123,7 +123,7 @@ async def test_a_turn_is_one_trace_with_all_its_phases(stack: Stack, collector: 
     }.items()  # fmt: skip
     for service in ("gateway", "worker", "store"):
         assert f'"request_id": "id-of-{trace_id}"' in stack.logs(service)
-    check_chunks(spans, prompt, at_least=3)  # the last token alone, behind what is too long to ride
+    check_chunks(spans, prompt, at_least=3)  # the last token alone, after what is too long to ride
     assert not [span for span in spans if span.failure]
     check_times(spans, finished.timings)
 

@@ -30,7 +30,7 @@ from tests.tiny_states import write_mamba2
 AGENTS, ROUNDS, REPEATED = (40, 25, 1) if FULL else (12, 5, 8)
 """How many agents take how many turns, of how many sentences: in the end each has four blocks."""
 BYTES = {write_llama: (320, 0), write_qwen3_next: (320, 38_912)}
-"""Of a token's KV in float32, and of a checkpoint."""
+"""A token's KV in float32, and a checkpoint."""
 if FULL:
     BYTES |= {
         write_lfm2: (192, 1_024),
@@ -49,9 +49,9 @@ TURNS = 4
 ARRAYS = TURNS * 1024 * 2 * 2 * 2 * 64 * 4
 """Bytes of K and V of their tokens as arrays: layers, K and V, heads, width, float32."""
 PLACES = 6 + TURNS
-"""Of agents in a pool where each of the turns has another checkpoint beside the agent's."""
+"""Agents' places in a pool where each turn has another checkpoint beside the agent's."""
 ROUNDING = PLACES * 4 * 2 * 4096
-"""Of each array of so many states: MLX takes a buffer that was freed if it is at most two pages too large."""
+"""Bytes that arrays of so many states may be too large: MLX reuses freed buffers of up to two more pages."""
 IGNORE_EOS = types_pb2.Sampling(ignore_eos=True)
 
 

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def agentmem(stack: Stack, *arguments: str, fails: bool = False) -> str:
-    """What `agentmem agents …` writes to standard output."""
+    """Return the output of `agentmem agents …`."""
     given = ["agents", *arguments, "--gateway", stack.grpc]
     said = await asyncio.to_thread(CliRunner().invoke, main, given)
     assert said.exit_code == (1 if fails else 0), said.output

@@ -1,4 +1,4 @@
-"""What a model thinks is told apart from its answer, at every door: by a model that thinks, through the real SDKs."""
+"""Each door tells a model's reasoning apart from its answer, through the real SDKs."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -69,7 +69,7 @@ async def test_recreated_agent_never_meets_its_predecessors_state(stack: Stack, 
     assert (reborn.match, reborn.cached) == ("NEW", {})
     assert reborn.finished.version.uid != first.version.uid
 
-    # Behind the worker's back: it still holds the hot state of the uid that is gone.
+    # The worker is not told: it still holds the hot state of the uid that is gone.
     behind = connect(f"unix:{stack.run}/store.sock")
     await agent_pb2_grpc.AgentServiceStub(behind).DeleteAgent(agent_pb2.DeleteAgentRequest(key=client.key("a")))
     await behind.close(None)

@@ -24,7 +24,7 @@ AGENTS = 30 if FULL else 10
 SECONDS = 600 if FULL else 3
 WARM_UP_SECONDS = 60 if FULL else 2
 LEAST_TURNS = 4 * AGENTS
-"""Of each stretch, however long they take on a busy machine."""
+"""Turns in each stretch, however long on a busy machine."""
 PATIENCE_SECONDS = 120
 """For the pool and the disk to be short of room, which on a slow machine comes later than that many turns."""
 LIFE = 8
@@ -43,7 +43,7 @@ class Soak:
         self.turns = 0
         self.left = 0
         self.short = False
-        """Whether the pool and the disk have evicted."""
+        """Set when pool and disk have evicted."""
 
     async def run(self, seconds: float, seed: int) -> int:
         """Load for so long, for LEAST_TURNS and until all were short of room; the most bytes that were on the disk."""

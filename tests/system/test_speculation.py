@@ -38,10 +38,10 @@ def best(scores, count=3):
 QUOTE = f"Repeat this code exactly:\n\n```python\n{CODE}```"
 TOKENS = 60
 LAST = 1
-"""Steps behind the last token, which compute its KV."""
+"""Steps after the last token, which compute its KV."""
 TIE = 0.05
-"""Of a log-probability: what codes of K and V that were rounded otherwise may change in this model, where a token is
-likely. Those of tokens that are sampled against all odds were 0.09 apart."""
+"""The change of a likely token's log-probability in this model, where codes of K and V were rounded otherwise. Those of
+tokens that are sampled against all odds were 0.09 apart."""
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -70,7 +70,7 @@ class Answer:
     tokens: list[str]
     logprobs: list[float]
     runner_up: list[float]
-    """Of each token: by how much it was likelier than the next likely one."""
+    """Each token's log-probability less that of the next likely one."""
     reason: str
     counted: int
     steps: float

@@ -53,7 +53,7 @@ def spoken(events: Sequence[RunEvent]) -> list[AgentSpoke]:
 
 
 def words(events: Sequence[RunEvent]) -> dict[str, list[str]]:
-    """What each agent said, in its order: of agents that speak at the same time, who ends first is nobody's promise."""
+    """Return each agent's texts in order: among agents that speak at the same time, no order is promised."""
     said: dict[str, list[str]] = {}
     for turn in spoken(events):
         said.setdefault(turn.agent_id, []).append(turn.text)

@@ -45,7 +45,7 @@ def said(chat: types_pb2.Messages) -> list[tuple[str, str]]:
 
 
 ACCOUNTING = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;"
-"""What Claude Code begins the system prompt with; its last number is another one in each request."""
+"""The line with which Claude Code begins the system prompt; its last number differs by request."""
 HI = ("user", "hi")
 
 

@@ -1,4 +1,4 @@
-"""What an answer says of a memory that outgrew the context, and of the version that a turn made."""
+"""An answer reports a memory that outgrew the context, and the version that a turn made."""
 
 import pytest
 from google.protobuf import json_format

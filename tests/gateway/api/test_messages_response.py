@@ -45,7 +45,7 @@ _GIVEN = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta"
 
 
 def accumulated(events: list[Json]) -> Json:
-    """What a reader makes of a stream; fails where the order is not the documented one."""
+    """Return a stream's message; assert that its events have the documented order."""
     first, *rest, delta, last = events
     assert (first["type"], delta["type"], last) == ("message_start", "message_delta", {"type": "message_stop"})
     message = json.loads(json.dumps(first["message"]))

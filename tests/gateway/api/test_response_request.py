@@ -180,7 +180,7 @@ def test_what_cannot_be_a_response_is_not_found(previous: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_very_many_calls_and_texts_are_one_message() -> None:
-    """In one pass: it took a quarter of an hour where each call was written again with each one behind it."""
+    """They are joined in one pass: writing each call again with each later one took a quarter of an hour."""
     said = {"role": "assistant", "content": "and "}
     calls = [{**CALL, "call_id": f"c{number}"} for number in range(9_000)]
     _, message = turn(input=[{"role": "user", "content": "go"}, *calls, *[said] * 9_000]).messages.messages

@@ -1,4 +1,4 @@
-"""What requests say of the calls that the model may make, in the contract's words."""
+"""Each dialect's tool choice becomes the contract's, or is refused."""
 
 from typing import Any
 

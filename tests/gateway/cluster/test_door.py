@@ -1,4 +1,4 @@
-"""Who may come in by the node door, and what for."""
+"""Only nodes may use the node door's few RPCs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVED = {
     ],
     "CacheStoreService": ["OpenCache", "ReadBlock"],
 }
-"""What a node may ask of another: in particular none of the store's commits, and nothing of models."""
+"""RPCs that a node may call on another: none of the store's commits, and nothing of models."""
 METHODS = [(service, method) for service in SERVICES for method in SERVICES[service].methods_by_name]
 
 

@@ -1,4 +1,4 @@
-"""What is too large, too slow or one too many is refused or cut off, and says so."""
+"""Too large, slow or many requests and connections are refused or cut off."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def play(workflow: Definition, say: Callable[[str, int], str] = lambda name, pla
 
 
 def readings(steps: list[Step]) -> dict[str, list[str]]:
-    """What each agent reads, message by message in order, whether it speaks afterwards or not."""
+    """Return each agent's messages in order, of its listenings and of its turns."""
     read = defaultdict(list)
     for step in steps:
         for each in (*step.listenings, *step.turns):
@@ -36,7 +36,7 @@ def readings(steps: list[Step]) -> dict[str, list[str]]:
 
 
 def lines(steps: list[Step]) -> dict[str, list[str]]:
-    """What each agent reads, line by line."""
+    """Return the lines each agent reads."""
     return {name: "\n".join(messages).split("\n") for name, messages in readings(steps).items()}
 
 

@@ -50,7 +50,7 @@ ENDLESS = script((started(), delta("…"), for_ever))
 
 
 class Kept:
-    """What a store keeps of runs. Whoever writes waits for `gate`; `refuses` is what the next writers are told."""
+    """A store's runs. Writers wait for `gate`; `refuses` is the error that the next ones get."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], StoredRun] = {}
@@ -59,7 +59,7 @@ class Kept:
         self.gate = asyncio.Event()
         self.gate.set()
         self.writers = 0
-        """Who waits at the gate, or has passed it."""
+        """Count of writers at or past the gate."""
         self.refuses: AgentmemError | None = None
         self.damaged = False
         self.compares = True
@@ -291,7 +291,7 @@ async def meeting(first: Runs, second: Runs, kept: Kept, *texts: str) -> list[An
 
 
 async def test_one_request_at_two_gateways_is_one_run(runs: Runs, worker: ScriptedWorker, kept: Kept) -> None:
-    """Who comes too late follows what the other has."""
+    """The later gateway follows the other's run."""
     async with connect(worker.target) as channel:
         other = gateway(kept, channel)
         told = await asyncio.gather(*map(all_of, await meeting(runs, other, kept)))

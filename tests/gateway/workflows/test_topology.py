@@ -1,4 +1,4 @@
-"""Who speaks when and to whom in every topology, who hears it, and how far each agent's next turn is."""
+"""Topologies say who speaks when, to whom, and who hears it; schedules say how far each next turn is."""
 
 import random
 from typing import Any

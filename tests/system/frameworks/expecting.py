@@ -1,4 +1,4 @@
-"""What the programs beside this one share: where the gateway is, and what they expect of it."""
+"""The gateway's address, and expectations that the programs beside this one share."""
 
 import os
 import secrets
@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 URL = os.environ["AGENTMEM_URL"]
-"""Of the gateway, for Anthropic's SDK."""
+"""The URL for Anthropic's SDK."""
 V1 = f"{URL}/v1"
 """The same, for OpenAI's."""
 KEY = os.environ["AGENTMEM_KEY"]
@@ -28,7 +28,7 @@ def get_weather(city: Literal["Paris", "Rome"]) -> str:
 
 
 async def raised_by(call: Awaitable[object]) -> Exception:
-    """What waiting for `call` raises, which has to raise something."""
+    """Return the error of awaiting `call`, which must fail."""
     try:
         answer = await call
     except Exception as error:  # noqa: BLE001 - whatever a framework makes of it
@@ -37,7 +37,7 @@ async def raised_by(call: Awaitable[object]) -> Exception:
 
 
 def raised(call: Callable[[], object]) -> Exception:
-    """What `call` raises, which has to raise something."""
+    """Return the error of `call`, which must fail."""
     try:
         answer = call()
     except Exception as error:  # noqa: BLE001 - whatever a framework makes of it

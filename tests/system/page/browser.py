@@ -23,7 +23,7 @@ _CONTEXT: Any = {"viewport": {"width": 1200, "height": 760}, "locale": "en-US"}
 """Without a locale a headless Chromium takes that of the environment. Of LANG=C it makes en-US@posix, for which Intl
 fails, and so uPlot: no line is drawn, however long a test waits."""
 _EXPECTED = "Failed to load resource"
-"""What Chromium itself says of each answer that is an error."""
+"""The beginning of Chromium's message for each error answer."""
 
 
 @asynccontextmanager

@@ -91,7 +91,7 @@ async def picture(page: Page, place: str, kind: str) -> None:
 
 
 async def problems(page: Page, axe: str, rules: Sequence[str] = ()) -> list[str]:
-    """What axe-core finds that is serious, by all of its rules or by some."""
+    """Return axe-core's serious findings, by all of its rules or by some."""
     await page.evaluate(axe)  # by the debugger, past the page's policy, which allows no scripts but its own
     how: dict[str, Any] = {"resultTypes": ["violations"]}
     if rules:

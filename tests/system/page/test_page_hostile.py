@@ -1,4 +1,4 @@
-"""What the page meets besides: many agents, names and texts of anybody, streams that break, keys that are revoked.
+"""The page copes with ten thousand agents, with names and texts of anybody, and with keys that are revoked.
 
 The worker is scripted, for it has to say what a test wants; the gateway and the browser are real.
 """

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TURNS, ROUNDS, REMEMBERED = 2000, 50, 60
 AT_ONCE, FOLLOWED = 100, 8
-"""What static/soon.js draws in one piece, and of how many last rounds workflows.css lays out all."""
+"""Turns that static/soon.js draws at once, and last rounds that workflows.css always lays out."""
 
 BATCHES = """
 window.batches = [];
@@ -43,7 +43,7 @@ class Calls:
         self._session = session
 
     async def of(self, module: str) -> Counter[str]:
-        """Those of a module, since this began or was asked last."""
+        """Return a module's calls since the last time it was asked."""
         told = await self._session.send("Profiler.takePreciseCoverage")
         found: Counter[str] = Counter()
         for script in told["result"]:

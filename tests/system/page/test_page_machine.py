@@ -1,4 +1,4 @@
-"""What the page says of the machine: the processes and what they count, and the models; with a real one."""
+"""The page shows the machine: its processes, their metrics and its models."""
 
 from __future__ import annotations
 

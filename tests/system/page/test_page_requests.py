@@ -1,4 +1,4 @@
-"""What the page asks for while it is open, and how often: `agentmem bench page` asks for the same.
+"""The page asks for what `agentmem bench page` asks for, and not more often.
 
 With AGENTMEM_SCREENSHOTS=1 what Chromium asked for is written to the file that the benchmark reads.
 """

@@ -1,4 +1,4 @@
-"""Chats in the page, with a real model behind them."""
+"""The page chats with a real model."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def state(page: Page) -> Locator:
 
 
 async def lanes(page: Page) -> list[Any]:
-    """What the lanes show: each cell with its lane, its text, and the width of each part of its bar."""
+    """Return each cell of the lanes: its lane, its text, and the width of each part of its bar."""
     shown: list[Any] = await page.evaluate(
         """() => {
           const source = (part) => part.className + part.style.flexGrow;

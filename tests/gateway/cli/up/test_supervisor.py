@@ -108,7 +108,7 @@ async def test_a_final_status_ends_all_after_ready_too(tmp_path: Path) -> None:
 
 
 async def test_a_final_status_of_what_was_ready_ends_nothing(tmp_path: Path) -> None:
-    """What it is to serve could be served a moment ago: one request may not take all services down."""
+    """The service was ready before: one request may not take all services down."""
     async with Running([service("a", tmp_path), service("b", tmp_path)]) as running:
         os.kill(started(tmp_path)["b"][-1], signal.SIGUSR1)
         await eventually(lambda: running.reports.count("b ready again") == 1)

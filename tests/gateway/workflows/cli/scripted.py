@@ -15,7 +15,7 @@ Script = Callable[[workflow_pb2.RunWorkflowRequest], AsyncIterator[Event]]
 
 
 def after(events: Sequence[Event], sequence: int) -> list[Event]:
-    """What a gateway tells who has seen the events up to `sequence`: the rest of the log."""
+    """Return the rest of the log for a client that has seen the events up to `sequence`."""
     growing = ("agent_speaking", "agent_delta")
     return [event for event in events if event.sequence > sequence and event.WhichOneof("event") not in growing]
 

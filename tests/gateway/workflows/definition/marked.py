@@ -10,7 +10,7 @@ _MARK = re.compile(r"#! *(?P<field>[^|]*?) \| (?P<problem>.*)$")
 
 
 def told(text: str) -> list[tuple[int, str, str]]:
-    """What load() finds wrong with `text`: lines, fields and problems; the columns are those of something there."""
+    """Return line, field and problem of load()'s diagnostics of `text`; assert that their columns have text."""
     with pytest.raises(MalformedDefinition) as caught:
         load(text, {})
     lines = text.split("\n")
@@ -24,7 +24,7 @@ def told(text: str) -> list[tuple[int, str, str]]:
 
 
 def marked(text: str) -> list[tuple[int, str, str]]:
-    """What the comments say is wrong with `text`."""
+    """Return the problems `text`'s comments name."""
     found = []
     for number, line in enumerate(text.split("\n"), start=1):
         for mark in line.split("#!")[1:]:
