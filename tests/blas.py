@@ -38,7 +38,7 @@ def preload() -> None:
 
 
 def products() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
-    """Whose cblas_sgemm are ours and that of MLX's wheel; None where ours is not loaded."""
+    """Return ours and MLX's library with cblas_sgemm; None where ours is not loaded."""
     library, replaced = _loaded(), _replaced()
     if library is None or replaced is None:
         return None
@@ -64,7 +64,7 @@ def openblas() -> Iterator[bool]:
 
 @cache
 def _loaded() -> ctypes.CDLL | None:
-    """What is preloaded; in a process whose parent only has set LD_PRELOAD, it is loaded now."""
+    """Return the preloaded library; it is loaded now if only the parent has set LD_PRELOAD."""
     found = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each.endswith(_NAME)]
     return ctypes.CDLL(found[0], ctypes.RTLD_GLOBAL) if found else None
 

@@ -1,4 +1,4 @@
-"""What tests of several packages need, made when first asked for: an S3 endpoint, a PostgreSQL server, faults of disks.
+"""Fixtures of several packages are made when first asked for: an S3 endpoint, a PostgreSQL server, faults of disks.
 
 And records of gRPC's log as text: caplog keeps records, and a gRPC server logs itself at DEBUG while it is deallocated,
 so that a kept record would refer to freed memory, which crashes the garbage collector in whatever test comes next.
@@ -57,7 +57,7 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_as_text)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collecting makes stays to the end, a million objects: the garbage collector need not look at them again."""
+    """Keep the million objects of collecting out of garbage collection: they stay to the end."""
     gc.disable()
     try:
         return (yield)

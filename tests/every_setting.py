@@ -21,7 +21,7 @@ from inference_service.settings import WorkerSettings
 
 @dataclass(frozen=True)
 class Example:
-    """One setting: the words behind its flag, its variable, its value in TOML, and what the settings object has.
+    """One setting: the words after its flag, its variable, its value in TOML, and what the settings object has.
 
     `with_also` are flags without which the setting is refused.
     """
@@ -88,7 +88,7 @@ def _beside(flag: str, *more: str) -> list[str]:
 
 
 def _node(*more: str) -> dict[str, Example]:
-    """What makes a node of a cluster, with `more` flags."""
+    """Return settings of a node, with `more` flags."""
     return {
         "node": text("a", with_also=_beside("node", *more)),
         "advertise": text("a.local:50061", with_also=_beside("advertise", *more)),
@@ -202,4 +202,4 @@ PASSED_ON: Mapping[str, Mapping[type[ServiceSettings], Any]] = {
     "cluster": {},
     "cluster_survives": {},
 }
-"""What the services have of a setting of `agentmem up`, by its name, where it is given the value of EXAMPLES."""
+"""The services' values of a setting of `agentmem up` that has the value of EXAMPLES, by its name."""

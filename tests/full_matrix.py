@@ -1,4 +1,4 @@
-"""Whether the long forms of tests are wanted: every point, all examples, ten thousand of what are hundreds in CI."""
+"""FULL asks for long forms of tests: every point, all examples, ten thousand of what are hundreds in CI."""
 
 import os
 

@@ -12,7 +12,7 @@ NAMES = st.sampled_from(["a", "b", "name", "größe", "x y", 'qu"ote'])
 
 
 def fits(text: str, schema: Schema) -> bool:
-    """Whether a text is JSON that fits, in the judgement of a library that has no part in making it."""
+    """Return whether a text is JSON that fits, by a library that has no part in making it."""
     try:
         jsonschema.Draft202012Validator(schema).validate(json.loads(text))
     except (ValueError, jsonschema.ValidationError):

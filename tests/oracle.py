@@ -33,7 +33,7 @@ class _DequantizedCache:
     """
 
     start_position = 0
-    """Of chunked attention, whose model has a mask of its own."""
+    """Chunked attention reads it for a mask of its own."""
 
     def __init__(self, bits: int, k: "_Measured", v: "_Measured") -> None:
         self._its_bits, self._measured = bits, (k, v)
@@ -51,7 +51,7 @@ class _DequantizedCache:
         return self.shown
 
     def maybe_trim_front(self) -> None:
-        """Of chunked attention, whose model has a mask of its own."""
+        """Do nothing: chunked attention has its own mask."""
 
     def make_mask(self, n: int, window_size: int | None = None, **_: Any) -> mx.array:
         at, seen = mx.arange(n)[:, None], mx.arange(n)[None]

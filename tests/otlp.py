@@ -38,12 +38,12 @@ class Seen:
         return self.end - self.start
 
     def encloses(self, other: Seen, slack: int = 0) -> bool:
-        """Whether the other one is within it. Between processes, whose clocks are read apart, give it some slack."""
+        """Return whether the other one is within it, give or take `slack` for the clocks of two processes."""
         return self.start - slack <= other.start <= other.end <= self.end + slack
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """What came, by trace. Any thread."""
+    """Spans by trace. Any thread."""
 
     def __init__(self) -> None:
         self.address = ""

@@ -41,7 +41,7 @@ class Programs:
 
 @functools.cache
 def programs() -> Programs:
-    """Those in PATH, or Debian's. Raises Unavailable."""
+    """Return PATH's, or Debian's. Raises Unavailable."""
     found = [shutil.which(name) for name in ("prometheus", "promtool")]
     if found[0] and found[1]:
         return Programs(Path(found[0]), Path(found[1]))
@@ -75,7 +75,7 @@ class Prometheus:
         return [(one["metric"], [(one["value"][0], float(one["value"][1]))]) for one in told["result"]]
 
     def query_range(self, expression: str, begin: float, end: float, step: float) -> list[Series]:
-        """What a panel draws. Raises AssertionError with its complaint."""
+        """Return series. Raises AssertionError with the complaint."""
         asked = {"query": expression, "start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
         told = self._get("query_range", asked)
         return [(one["metric"], [(at, float(value)) for at, value in one["values"]]) for one in told["result"]]

@@ -27,7 +27,7 @@ def family(metric: str) -> str:
 
 
 def arms(expression: str) -> list[str]:
-    """What `or` on a line of its own stands between."""
+    """Return what each `or` on its own line joins."""
     return re.split(r"\n\s*or\s*\n", expression.strip())
 
 

@@ -18,7 +18,7 @@ _PACKAGE = Tarball(
 
 
 def problems(program: Path, scratch: Path) -> list[str]:
-    """What it finds in a file in strict mode, as `LINE: message`. Skips the test where it cannot be had.
+    """Return strict mode's problems in a file, as `LINE: message`. Skips the test without pyright.
 
     The file is copied to `scratch`, so that it is a user's: what it imports is installed in this environment. A
     `type: ignore` that nothing needs is a problem, too.

@@ -12,15 +12,15 @@ import yaml
 from tests.prometheus import CONFIG, Programs, Prometheus
 
 MISSED = frozenset({"AgentmemProcessDown", "AgentmemStoreUnreachable", "AgentmemWorkerUnreachable"})
-"""What also fires where a machine is so busy that two scrapes, or answers of a peer, in a row are late."""
+"""Alerts that also fire when a busy machine makes two scrapes, or answers of a peer, in a row late."""
 SELECTOR = '{__name__=~"up|agentmem_.*|process_start_time_seconds|grpc_server_handled_total",job="agentmem"}'
-"""What the alerts are made of."""
+"""The series that alerts read."""
 FIRING = 'max_over_time(ALERTS{{alertname=~"{name}",alertname!~"{but}",alertstate="firing"}}[{seconds}s])'
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Whether an alert fires, at any time between two moments, in seconds since the epoch.
+    """An alert that fires, or not, between two moments, in seconds since the epoch.
 
     `alert` is a regular expression, and so is `but`: those of which nothing is said.
     """

@@ -27,7 +27,7 @@ ENVIRONMENT: Final = {
     "AWS_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""What its clients need."""
+"""Its clients' variables."""
 SECRET_KEY: Final = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
 
 
@@ -104,7 +104,7 @@ class Bucket:
 
 
 Fault = Callable[[str, str], int]
-"""What becomes of a request, by method and path: 0 passes; a status is answered instead; CUT breaks the answer off."""
+"""The fate of a request, by method and path: 0 passes; a status is answered instead; CUT breaks the answer off."""
 
 CUT = -1
 

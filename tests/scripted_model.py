@@ -42,7 +42,7 @@ SCRIPT = {
     BROKEN: ["Well", ", ", '<tool_call>{"name": get_', "weather}</tool_call>", "!"],
     ANSWER: ["It", " rains", " in", " Paris", "!"],
 }
-"""What follows each cue, token by token, up to the end of the turn. No token may have two successors."""
+"""Tokens after each cue, up to the end of the turn. No token may have two successors."""
 
 TEMPLATE = (
     "<|bos|>{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n"

@@ -1,4 +1,4 @@
-"""What a service manager hears of its services: the other end of agentmem.process.service."""
+"""A service manager hears its services: the other end of agentmem.process.service."""
 
 from __future__ import annotations
 

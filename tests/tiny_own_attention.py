@@ -17,4 +17,4 @@ write_stablelm, write_deepseek3, write_deepseek32 = map(writer, ("stablelm", "de
 write_kimi_linear = writer("kimi_linear")
 
 OWN_ATTENTION = [write_stablelm, write_deepseek3, write_deepseek32, write_kimi_linear]
-"""Those that are right in batches."""
+"""Models right in batches."""

@@ -6,7 +6,7 @@ from tests.tiny_models import writer
 
 
 def _lively(name: str, value: mx.array) -> mx.array:
-    """What mlx-lm initializes with zeros would have nothing hang on the past. Decay is slow."""
+    """Replace mlx-lm's zeros, with which nothing would hang on the past; decay is slow."""
     if name.endswith("recurrent_param"):
         return value - 4.0
     return value if mx.any(value).item() else mx.random.normal(value.shape) * 0.5

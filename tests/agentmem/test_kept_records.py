@@ -1,4 +1,4 @@
-"""What tests keep of gRPC's log may not keep its objects (conftest.py)."""
+"""Kept records of gRPC's log hold none of its objects (conftest.py)."""
 
 import gc
 

@@ -30,7 +30,7 @@ def test_rounds_that_ended_before_the_page_was_complete_count_for_none() -> None
 
 
 async def asked(answers: dict[str, Any], view: dict[str, Any]) -> tuple[list[str], Tab]:
-    """What a tab asks for within a second, of a server that knows these answers."""
+    """Return the paths that a tab asks this server for within a second."""
     paths: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""What a turn must have been, for its figures to mean what a benchmark says."""
+"""A turn must be as its benchmark says, or its figures are refused."""
 
 import pytest
 

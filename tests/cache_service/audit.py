@@ -82,7 +82,7 @@ async def _check_found(store: Running, world: World, names: Set[FileName]) -> No
 
 
 def check(data: Path, world: World) -> None:
-    """What no RPC shows: whose files are, snapshots' ledgers, counts, and that nothing is kept for nobody."""
+    """Check what no RPC shows: files' holders, snapshots' ledgers, counts, and that there are no orphans."""
     with reading(data) as connection, reading(data, "warm.db") as warm:
         for memory in world.agents.values():
             assert holding.of(warm, memory.uid) == memory.files

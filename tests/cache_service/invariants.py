@@ -1,4 +1,4 @@
-"""What has to be true of a store whatever happened to it: what readers get, and what lies in its directory."""
+"""A store's invariants hold whatever happened to it: what readers get, and what lies in its directory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class View:
     record: tuple[int, bytes, bytes]
 
     def without_kv(self) -> View:
-        """What is not about files."""
         agents = {
             key: {name: value for name, value in each.items() if name != "KV"} for key, each in self.agents.items()
         }
@@ -39,7 +38,7 @@ class View:
 
 
 async def view(store: Store) -> View:
-    """What a reader sees now. Asserts that every file that is named is what it should be, unless it is gone by now."""
+    """Return a reader's present view. Asserts that every named file is what it should be, unless it is gone by now."""
     agents: dict[str, dict[str, object]] = {}
     for key in AGENTS:
         opened = await store.cache.OpenCache(pb.OpenCacheRequest(key=key, peek=True))

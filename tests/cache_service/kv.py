@@ -1,4 +1,4 @@
-"""KV files and requests as a worker makes them, without a model: tensors of random bytes behind a true header."""
+"""KV files and requests as a worker makes them, without a model: a true header, then tensors of random bytes."""
 
 import json
 import os
@@ -105,7 +105,7 @@ def make_directory(path: Path, mode: int = 0o755) -> Path:
 
 
 def open_files() -> list[str]:
-    """What this process has open. Nothing is known where there is no /proc."""
+    """Return the paths that this process has open; none without /proc."""
     found = []
     for descriptor in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the store promises, as plain tuples and sets: the side that test_model holds the real store against.
+"""The store's promises as plain tuples and sets: the side that test_model holds the real store against.
 
 A ledger is a tuple of tokens, and each token knows the commit that it came with: two commits of equal tokens are two
 branches. Files are names in sets: who refers to which follows from the store's rules alone.
@@ -129,7 +129,7 @@ class World:
         return [memory.state for memory in agents] + [kept.state for m in agents for kept in m.kept.values()]
 
     def is_whole(self, serial: int) -> bool:
-        """Whether a turn is wholly in some branch."""
+        """Return whether a branch has the turn."""
         return any(turn.serial == serial for state in self.states for turn in state.turns)
 
     def commit(self, agent: str, uid: str, keep: int, ids: list[int], generated: int) -> Turn:

@@ -1,4 +1,4 @@
-"""What can be interrupted: calls of the store, each on a directory in which there is something to lose."""
+"""Calls of the store can be interrupted, each on a directory in which there is something to lose."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = kv.key("bob", namespace="other")
 ERASED = 987654321
 """A token whose digits are nowhere but in an agent that is deleted."""
 SAID = b"said in a run" * 400
-"""What is nowhere but in a record that is deleted; more than a page has room for."""
+"""Bytes that only a deleted record has; more than a page has room for."""
 
 
 class Store(Protocol):

@@ -136,7 +136,7 @@ async def explore(
 
 
 async def without_limits(bench: Bench) -> View:
-    """What readers see between a publication and the eviction that follows it."""
+    """Return the view between a publication and the eviction that follows it."""
     roomy = Scenario(bench.scenario.name, bench.scenario.act, bench.scenario.prepare)
     return (await undisturbed(replace(bench, scenario=roomy))).after
 
@@ -165,7 +165,7 @@ async def test_sigkill_at_every_change_of_a_file(
 )
 async def test_the_matrix_finds_mistakes(fault_shim: Path, template: Path, mistake: str, name: str) -> None:
     scenario = next(each for each in SCENARIOS if each.name == name)
-    # Of what a store does behind its answer, a busy machine lets some points pass.
+    # A busy machine lets some points after the store's answer pass.
     every = mistake == "early_acknowledgement"
     _, problems = await explore(fault_shim, template, [scenario], mistake, enough=1, every=every)
     assert problems

@@ -31,7 +31,7 @@ __all__ = ["template"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What a disk does from an operation on, and which status and words a caller may get of it.
+    """A disk's fault from an operation on, and the statuses and words a caller may get.
 
     Faults with a `half` share the points that are drawn.
     """
@@ -224,4 +224,4 @@ async def start(tested: Bench, course: Course, fault: Fault, operation: int) -> 
 
 
 READABLE = ("ResourceExhausted", "Internal", "OSError", "OperationalError", "DatabaseError", "DirectoryUnusable")
-"""What the process tells in one line before it exits."""
+"""Errors told in one line before the process exits."""

@@ -1,4 +1,4 @@
-"""What the ledger has said of states is done to files, also where the store died in between; and in the right order."""
+"""Files follow the ledger's states, in the right order, also where the store died in between."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

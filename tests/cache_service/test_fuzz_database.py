@@ -112,7 +112,7 @@ async def test_damaged_pages_never_make_a_wrong_token(
 
 
 TOLD = (DirectoryUnusable, DatabaseDamaged, ForeignDatabase, SchemaTooNew, AgentmemError, OSError, sqlite3.Error)
-"""What the process tells in words when it does not start."""
+"""Errors of a process that does not start, told in words."""
 
 
 async def one(data: Path, right: Answers, what: str) -> str:

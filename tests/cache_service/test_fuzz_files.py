@@ -20,7 +20,7 @@ BATCH = 8
 
 
 async def test_a_damaged_file_is_refused_at_publication(store: Running) -> None:
-    """Only the header is read here: damage behind it is the digest's matter, at each load."""
+    """Only the header is read here: the digest shows damage after it, at each load."""
     rng = random.Random(1)
     taken = 0
     for first in range(0, MUTATIONS, BATCH):

@@ -139,7 +139,7 @@ async def test_a_copy_of_store_db_alone_is_a_backup(data: Path) -> None:
 
 @pytest.mark.slow
 async def test_warm_db_is_removed_under_the_store(data: Path) -> None:
-    """Ledgers go on; the next start begins anew."""
+    """Ledgers go on; the next start creates it."""
     async with ready(data) as (process, channel):
         cache: Any = cache_store_pb2_grpc.CacheStoreServiceStub(channel)
         await cache.CommitTurn(kv.turn([1, 2, 3]))

@@ -119,7 +119,7 @@ class StoreMachine(Machine):
     def lose(self, data: st.DataObject, agent: str, keep: int, ids: list[int]) -> None:
         """A backup is restored, the other writer goes on, and one still has what was committed after the backup."""
         self.look(agent, 0)
-        self.stage([])  # behind all that unlinks, for nothing may vanish while the directory is copied
+        self.stage([])  # after all that unlinks, for nothing may vanish while the directory is copied
         backup, world = self.back_up(), copy.deepcopy(self.world)
         self.turn(agent, 0, keep, [*ids, 1])
         self.return_to(backup)
@@ -233,7 +233,7 @@ class StoreMachine(Machine):
 
     @staticmethod
     def was_trimmed(memory: Memory, version: int, keep: int) -> bool:
-        """Whether the present state is what this trim has made: then it was sent again."""
+        """Return whether this trim has made the present state: then it was sent again."""
         before = [kept.state for kept in memory.kept.values() if kept.version == version == memory.version - 1]
         return bool(before) and keep < len(before[0].tokens) and before[0].cut(keep) == memory.state
 
@@ -365,13 +365,13 @@ class StoreMachine(Machine):
     @rule(crash=st.booleans())
     def restart(self, crash: bool) -> None:
         """Closed and opened again; or what a kill would have left of the directory at this moment."""
-        self.stage([])  # behind all that unlinks, for nothing may vanish while the directory is copied
+        self.stage([])  # after all that unlinks, for nothing may vanish while the directory is copied
         self.reopen(crash)
         self.staged = 0
 
     @invariant()
     def is_as_the_model_says(self) -> None:
-        self.stage([])  # behind all that unlinks
+        self.stage([])  # after all that unlinks
         self.runner.run(audit.check_answers(self.store, self.world, self.names))
         audit.check(self.store.data, self.world)
         audit.check_files(self.store.data, self.world, self.staged)

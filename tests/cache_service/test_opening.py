@@ -1,4 +1,4 @@
-"""What a store looks at before it touches a directory: whose it is, of which version, and whether it is whole."""
+"""A store looks at a directory before it touches it: its owner, its version, and whether it is whole."""
 
 from __future__ import annotations
 

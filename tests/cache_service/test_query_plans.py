@@ -1,4 +1,4 @@
-"""What happens in every turn looks rows up: no statement of it walks a table whose size is that of the store."""
+"""Statements of every turn look rows up: none walks a table whose size is that of the store."""
 
 from __future__ import annotations
 

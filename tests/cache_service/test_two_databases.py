@@ -33,7 +33,7 @@ def rows(path: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def faults(store: Running) -> list[str]:
-    """What warm.db has that it should not: of states that the ledger lacks, or beside the files that are there."""
+    """Return warm.db's faults: rows of states that the ledger lacks, and differences from the files."""
     database, warm = store.data / "store.db", store.data / "warm.db"
     uids = {uid for (uid,) in rows(database, "SELECT uid FROM agents")}
     snapshots = rows(database, "SELECT uid, version FROM snapshots")

@@ -94,7 +94,7 @@ class LedgerNode:
         return ended(Outcome.FAILED, None)
 
     def open(self, agent: str, request_id: str = "") -> tuple[bool, Memory]:
-        """Whether the turn was committed before, and the agent's memory, which is hot then. Raises Unavailable."""
+        """Return whether the turn was committed before, and the agent's memory, now hot. Raises Unavailable."""
         hot = self._hot.get(agent, Memory())
         opened = self._ledger.read_blocking(turns.open_agent, key(agent), hot.version, request_id)
         if not self._same(opened.version, hot.version):
@@ -162,7 +162,7 @@ class Deaf(LedgerNode):
 
 @dataclass
 class Lease:
-    """Who may write, for so many seconds, by one clock for all. `trusted`: commits go by it alone."""
+    """The right to write for `seconds`, by one clock for all. `trusted`: it alone allows commits."""
 
     seconds: float
     trusted: bool
@@ -196,6 +196,6 @@ class Leased(LedgerNode):
 
 
 def final(settings: Settings, names: list[str]) -> dict[str, tuple[str, ...]]:
-    """What the ledger has in the end."""
+    """Return the turns of each agent."""
     with closing(LedgerNode(settings)) as node:
         return {agent: node.read(agent).found for agent in names}

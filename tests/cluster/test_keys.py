@@ -64,7 +64,7 @@ class Two:
 
 
 async def asked(node: Node, key: Shown) -> grpc.StatusCode:
-    """What the gRPC door of a node says to who shows a key."""
+    """Return the status of a node's gRPC door for a key."""
     async with connect(node.doors[1], key=str(key)) as channel:
         try:
             await model_pb2_grpc.ModelServiceStub(channel).ListModels(model_pb2.ListModelsRequest(), timeout=20)

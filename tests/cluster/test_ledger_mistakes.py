@@ -20,7 +20,7 @@ WRONG, RIGHT = "wrong", "right"
 
 @pytest.fixture
 def settings(pair: Pair) -> Settings:
-    """Of whichever of the two can be written."""
+    """Return settings of the writable server."""
     return Settings(f"host={pair.primary.root},{pair.standby.root} user=agentmem dbname=postgres", survives="crash")
 
 
@@ -93,7 +93,7 @@ class Stopped:
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_lease_that_is_trusted_is_found(postgres_server: Server, trusted: bool) -> None:
-    """Whose process was stopped while its lease ended writes over what another one has appended since."""
+    """A writer that is paused while its lease ends writes over what another one has appended since."""
     settings = Settings(postgres_server.conninfo, f"lease {trusted}", survives="nothing")
     agent, stopped, lease = WRONG if trusted else RIGHT, Stopped(), Lease(seconds=0.05, trusted=trusted)
     with (

@@ -1,1 +1,1 @@
-"""What is under deploy/, without a stack."""
+"""deploy/ is tested without a stack."""

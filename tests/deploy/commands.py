@@ -27,7 +27,7 @@ _PROGRAMS: Mapping[tuple[str, ...], type[ServiceSettings]] = {
 
 
 def settings_of(command: Sequence[str], environment: Mapping[str, str]) -> ServiceSettings:
-    """What the command's program makes of its flags in this environment alone. Raises for what is no flag of it."""
+    """Return the settings of a command's flags in this environment alone. Raises for what is no flag of it."""
     program, *arguments = command
     for words, settings in _PROGRAMS.items():
         if (Path(program).name, *arguments[: len(words) - 1]) == words:

@@ -27,7 +27,7 @@ UNIT = UnitFile(SYSTEMD / "agentmem-node.service")
 
 
 def variables(name: str) -> dict[str, str]:
-    """Of an environment file, those in comments included."""
+    """Return a file's variables, those in comments too."""
     lines = (SYSTEMD / name).read_text(encoding="utf-8").splitlines()
     found = [re.fullmatch(r"#?([A-Z][A-Z_0-9]*)=(.*)", line) for line in lines]
     return {match[1]: match[2] for match in found if match}

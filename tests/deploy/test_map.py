@@ -21,7 +21,7 @@ def named(page: str) -> list[tuple[str, str]]:
 
 @cache
 def names(path: Path) -> frozenset[str]:
-    """What a module defines: functions, classes, methods as `Class.method`, what it assigns; a proto's messages."""
+    """Return a module's functions, classes, methods as `Class.method` and assigned names; a proto's messages."""
     if path.suffix == ".proto":
         return frozenset(re.findall(r"^(?:message|enum|service) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
     found: set[str] = set()

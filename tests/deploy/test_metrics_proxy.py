@@ -24,7 +24,7 @@ from .test_kubernetes import one
 POD = "10.244.1.7"
 """As Prometheus's operator has it ask: by the pod's address."""
 PACKAGES = ("haproxy", "liblua5.3-0", "libopentracing1", "libopentracing-c-wrapper0")
-"""Those of Debian 12; what else it needs is on any machine."""
+"""Debian 12's packages; what else it needs is on any machine."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ SERVICES = ("store", "worker", "gateway")
 CACHES = ("HF_HOME", "XDG_CACHE_HOME", "CUDA_CACHE_PATH")
 """The home of the services' user is the data directory, and a store begins in an empty one."""
 EXPOSURE_PERCENT = 20
-"""What `systemd-analyze security` may give a unit at most; under 50 is "OK", without hardening it is 96."""
+"""The most that `systemd-analyze security` may give a unit; under 50 is "OK", without hardening 96."""
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 

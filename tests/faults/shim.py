@@ -40,7 +40,7 @@ VERBS = {
 
 
 class Action(IntEnum):
-    """What becomes of an operation. To stop is to die there: the process waits for its SIGKILL."""
+    """The fate of an operation. To stop is to die there: the process waits for its SIGKILL."""
 
     NOTHING = 0
     STOP_BEFORE = 1
@@ -87,7 +87,7 @@ class Slot(ctypes.Structure):
         self.armed = 0
 
     def operations(self) -> list[str]:
-        """What happened since it was armed, in order: the name and the path's end."""
+        """Return operations since it was armed, in order: name and end of path."""
         return [
             bytes(note).split(b"\0", 1)[0].decode(errors="replace") for note in self.notes[: min(self.count, NOTES)]
         ]

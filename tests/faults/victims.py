@@ -98,7 +98,7 @@ async def victims(control: Control, library: Path, *flags: str) -> AsyncIterator
 
 
 _SERVERS: list[GrpcServer] = []
-"""Those that serve; one that nobody refers to stops."""
+"""Servers in use; one that nobody refers to stops."""
 
 
 async def main(flags: list[str]) -> None:

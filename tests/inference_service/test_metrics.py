@@ -1,4 +1,4 @@
-"""What a worker counts: a whole one in this process, over a real store and a tiny model, and every number is moved."""
+"""Every metric of a whole worker moves, in this process, over a real store and a tiny model."""
 
 from __future__ import annotations
 

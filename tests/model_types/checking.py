@@ -1,4 +1,4 @@
-"""Whether the engine runs a small random model right: alone, in a batch, hot, after a restart, from a partial match.
+"""A small random model is checked on the engine: alone, in a batch, hot, after a restart, from a partial match.
 
 Two texts take the way of turns, each token given instead of chosen, and every log-probability is compared with that of
 the whole text computed at once (`recomputing`).
@@ -207,7 +207,7 @@ def _off(rows: LogProbs, whole: LogProbs, text: Sequence[int]) -> float:
 
 
 def _answer(whole: LogProbs, text: Sequence[int]) -> LogProbs:
-    """What is expected of a text's last tokens."""
+    """Return the rows of a text's last tokens."""
     return whole[len(text) - 1 - ANSWER : len(text) - 1]
 
 

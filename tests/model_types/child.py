@@ -47,7 +47,7 @@ def examine(name: str) -> dict[str, Any]:
 
 
 def _run(name: str, found: Config) -> dict[str, Any]:
-    """What a model is that could run by its config.json, and what it does wrong."""
+    """Return the line of a model that could run by its config.json."""
     with TemporaryDirectory() as directory:
         try:
             building.write(found, Path(directory) / name)
@@ -93,7 +93,7 @@ def _words(error: Exception) -> str:
 
 
 def _kinds_of(found: Config) -> str:
-    """Of a model that is refused; "" where mlx-lm cannot build it."""
+    """Return kinds; "" where mlx-lm cannot build a refused model."""
     try:
         model_class, arguments = model_classes(found)
         return kinds(make_prompt_cache(model_class(arguments.from_dict(found))))
@@ -102,7 +102,7 @@ def _kinds_of(found: Config) -> str:
 
 
 def kinds(caches: Sequence[Any]) -> str:
-    """What layers keep, by the caches that mlx-lm gives them."""
+    """Return the kinds of layers, by mlx-lm's caches."""
     return ", ".join(f"{count} {kind}" for kind, count in Counter(map(_kind, caches)).items())
 
 

@@ -12,7 +12,7 @@ VOCABULARY = 320
 CONTEXT = 1024
 LAYERS = 4
 WINDOW = 16
-"""Of sliding layers, so that texts of a few hundred tokens are longer than what they keep."""
+"""Tokens that sliding layers keep, fewer than texts of a few hundred tokens have."""
 
 _WIDTH, _HEADS, _KV_HEADS = 64, 4, 2
 

@@ -39,7 +39,7 @@ def _package() -> Path:
 
 
 def _names(path: Path) -> Iterator[str]:
-    """What a module defines or imports at its top."""
+    """Yield top-level names, defined or imported."""
     for node in ast.parse(path.read_text()).body:
         match node:
             case ast.ClassDef(name=name):

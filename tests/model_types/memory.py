@@ -77,7 +77,7 @@ class Rooms:
         return AtRest(room, kv, turn.captured, self._model.arenas.capture(kv))
 
     def going_on(self, before: AtRest, tokens: int) -> tuple[Reservation, Callable[[], KVSequence]]:
-        """Memory for a turn behind one that is at rest, and what begins it there: as often as it is called."""
+        """Return memory for a turn that follows one at rest, and what begins it, as often as it is called."""
         room, length = self.take(tokens), before.kv.length
         full, cut = divmod(length, BLOCK_TOKENS)
         blocks = [*before.kv.full.blocks[:full], *room.places[full:]]
@@ -113,7 +113,7 @@ class Memory:
             )
 
     def found(self, sequence: Sequence[int], keep_tokens: int, *, hot: bool) -> Restored:
-        """What a turn goes on from whose first `keep_tokens` tokens are the agent's: in the pool, or in the files.
+        """Return the start of a turn whose first `keep_tokens` tokens are the agent's, in the pool or in files.
 
         There is memory for it. Files are read and verified. Raises BlockMiss for one that is not good.
         """

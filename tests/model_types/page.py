@@ -15,7 +15,7 @@ UNKNOWN = "the census has no config for it: add one to tests/model_types/configs
 
 @dataclass(frozen=True)
 class Line:
-    """What is known of a type. `kinds` of its layers is "" where mlx-lm cannot build it here.
+    """A line about a type. `kinds` of its layers is "" where mlx-lm cannot build it here.
 
     `refused` is why it is refused before its weights are read, `faults` what must not be: a wrong answer, a crash.
     Bytes are those of the small model, `differences` of log-probabilities by the way they were come to.
@@ -68,13 +68,13 @@ def tables(lines: Iterable[Line], aliases: Mapping[str, str]) -> list[Table]:
 
 
 def section(lines: Sequence[Line], aliases: Mapping[str, str], version: str) -> str:
-    """What stands between the marks. Most cells are words, so that none is aligned to the right."""
+    """Return the text between the marks. Most cells are words, so none is aligned to the right."""
     head = f"mlx-lm {version} has {len(lines)} model types."
     return "\n\n".join([head, *(table.markdown().replace("---:", "---") for table in tables(lines, aliases))])
 
 
 def between(page: str) -> str:
-    """What a page has between the marks. Raises ValueError for a page without them."""
+    """Return the text between the marks. Raises ValueError for a page without them."""
     _, begin, rest = page.partition(BEGIN)
     found, end, _ = rest.partition(END)
     if not begin or not end:

@@ -1,4 +1,4 @@
-"""What is right: a whole text computed at once, by the engine's network, and by mlx-lm over caches of its own.
+"""The right answer is a text computed at once, by the engine's network, and by mlx-lm over its own caches.
 
 Both see the same K and V: what the engine has packed is given to mlx-lm unpacked. So what differs is where a layer
 looks, and nothing that quantization does, which in small random models can change a choice of experts.
@@ -21,7 +21,7 @@ from inference_service.engine.quantization import Quantized
 from inference_service.models.loaded import LoadedModel
 
 LogProbs = NDArray[np.float32]
-"""[tokens, vocabulary]: what is expected behind each token."""
+"""[tokens, vocabulary], of what follows each token."""
 
 _FAITHFUL = 0.5
 """The most that packing may change K or V, relative to their size; 4 bits change normal ones by 0.1."""
@@ -45,7 +45,7 @@ class _Recording(KVCodec):
 
 
 class Recomputed:
-    """A text in one chunk over empty caches, by the engine's network; `logprobs` are those behind each token."""
+    """A text in one chunk over empty caches, by the engine's network; `logprobs` are those after each token."""
 
     def __init__(self, model: LoadedModel, token_ids: Sequence[int]) -> None:
         self._network: Any = model.engine.model
@@ -67,7 +67,6 @@ class Recomputed:
 
 
 def logprobs(logits: mx.array) -> LogProbs:
-    """Of logits [tokens, vocabulary], in float32."""
     return np.array(nn.log_softmax(logits.astype(mx.float32), axis=-1))
 
 

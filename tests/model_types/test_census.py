@@ -52,7 +52,7 @@ def test_the_page_is_what_the_census_finds(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_page_counts_what_it_has() -> None:
-    """What stands above the tables is as new as the rows."""
+    """The counts above the tables are as new as the rows."""
     assert f"mlx-lm {installed.version()} has {len(installed.types())} model types." in _PAGE
     works, _, refused = _PAGE.partition(" types are refused**")
     counts = [len(rows(part, installed.types())) for part in (works, refused)]

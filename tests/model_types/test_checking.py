@@ -104,7 +104,7 @@ def test_a_state_of_another_position(model: LoadedModel, monkeypatch: pytest.Mon
 
 @of("plamo")
 def test_layers_that_see_what_comes_later(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong all the time, only mlx-lm's own caches show: the next layer gives them other K and V."""
+    """Only mlx-lm's own caches show a constant mistake: the next layer gives them other K and V."""
     monkeypatch.setattr(View, "make_mask", lambda *_, **__: None)
     with pytest.raises(ValueError, match="other K and V than the engine's"):
         checking.checked(model)

@@ -1,4 +1,4 @@
-"""What ends with a client or a stream that is closed, and that nothing waits for ever meanwhile."""
+"""Closing a client or a stream ends what waits on it, at once."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ CALL = ToolCall("call_1", "look", "{}")
 
 
 def handed_out(*tellings: list[str]) -> list[str]:
-    """What is yielded of an answer that was told so; only the last telling is complete. None stands for Restarted."""
+    """Return what is yielded of an answer told so, the last telling alone complete; | stands for Restarted."""
     replay, events = Replay(), list[Event]()
     for telling in tellings:
         for told in range(1, len(telling) + 1):

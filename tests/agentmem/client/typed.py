@@ -1,4 +1,4 @@
-"""What type checkers see of the client: checked by test_types.py, and never run."""
+"""Types as checkers see the client: checked by test_types.py, and never run."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Literal, assert_type

@@ -49,7 +49,7 @@ def raw_header(data: bytes = GOOD) -> dict[str, Any]:
 
 
 def with_header(raw: Any) -> bytes:
-    """The good file's tensors behind another header."""
+    """Return the good file with another header."""
     encoded = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
     return struct.pack("<Q", len(encoded)) + encoded + GOOD[header_bytes(GOOD) :]
 

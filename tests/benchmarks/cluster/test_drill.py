@@ -1,4 +1,4 @@
-"""What the drill says of its rounds. It itself is run by `tests/cluster/test_cluster_drill.py`."""
+"""The drill reports its rounds. `tests/cluster/test_cluster_drill.py` runs it."""
 
 from __future__ import annotations
 

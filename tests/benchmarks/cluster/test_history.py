@@ -41,7 +41,7 @@ def arbitrary(draw: st.DrawFn) -> Recorded:
 
 
 def can_be(history: Recorded) -> bool:
-    """Whether some order of what took effect explains all, by trying every one."""
+    """Return whether some order of what took effect explains all; tries each."""
     final = history.final["a"]
     effective: list[Operation] = []
     for each in history.operations:

@@ -21,14 +21,14 @@ PIECES = 10
 SHARES = np.linspace(0, 2, TOKENS)
 OWN = tuple(name for name in NAMES if name not in WINDOWED)
 NATS = dict(zip(OWN, (0.13, 0.06, 0.042, 0.07, 0.02, 0.013, 0.01, 0.008, 0.004, 0.0004, 0.13, 0.0005), strict=True))
-"""Of the texts, by variant."""
+"""The nats of each variant."""
 BITS = dict(zip(OWN, (4.5, 5.0, 4.5, 4.0, 4.5, 5.0, 5.5, 6.5, 6.5, 8.5, 4.5, 8.5), strict=True))
 BITS |= {"4w6": 4.5} | {name: format.bits for name, format in LLAMA_FORMATS.items()}
 LLAMA = {"llama.cpp, q4_0": 0.06, "llama.cpp, q8_0": 0.001}
 
 
 def sums(nats: float, piece: int, base: float = 2.5) -> Sums:
-    """Of a piece whose loss and divergence are `nats` a token, more in odd pieces and less in even ones."""
+    """Return a piece's sums: `nats` a token of loss and divergence, more if it is odd and less if even."""
     own = nats * (1.2 if piece % 2 else 0.8)
     return Sums(TOKENS, TOKENS * (base + own), TOKENS * own, round(TOKENS * (1 - nats)), counted(own * SHARES))
 

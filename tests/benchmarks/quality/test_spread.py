@@ -11,7 +11,7 @@ from benchmarks.quality.spread import BINS, counted, quantile
 
 @pytest.fixture(scope="module")
 def drawn() -> list[np.ndarray]:
-    """Of texts, some of which are harder than others."""
+    """Return texts, some harder than others."""
     numbers = np.random.default_rng(3)
     return [numbers.lognormal(-5 + 0.3 * text, 2.0, 2000) for text in range(6)]
 

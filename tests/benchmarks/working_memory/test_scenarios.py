@@ -73,7 +73,7 @@ def test_no_value_is_a_word_of_other_text() -> None:
 
 
 def _steps(phase: dict[str, Any]) -> list[list[tuple[str, list[str]]]]:
-    """Who speaks, and to whom, in steps of those who speak at the same time."""
+    """Return who speaks to whom, in steps of those who speak together."""
     agents, to = phase["agents"], phase.get("to", {})
     turns = [(agent, to.get(agent, [each for each in agents if each != agent])) for agent in agents]
     match phase["topology"]:
@@ -92,7 +92,7 @@ def _listeners(phase: dict[str, Any], speaker: str, meant: list[str]) -> list[st
 
 
 def _reply(prompt: str, seen: str) -> str:
-    """What somebody says who has read all of `seen`, and forgets nothing."""
+    """Return what one says who has read `seen`, and forgets nothing."""
     for kind in world.KINDS:
         for entity in kind.entities:
             if prompt in [question.format(e=entity) for question in kind.questions]:

@@ -26,7 +26,7 @@ class Node:
     cluster: cluster_pb2_grpc.ClusterServiceAsyncStub
 
     async def sync(self, *running: types_pb2.AgentKey, ready: bool = True) -> dict[str, cluster_pb2.Node]:
-        """What this node's gateway says, and learns."""
+        """Sync as this node's gateway; return nodes."""
         request = cluster_pb2.SyncNodeRequest(ready=ready, load=len(running), models=[MODEL], running=running)
         return {node.name: node for node in (await self.cluster.SyncNode(request)).nodes}
 

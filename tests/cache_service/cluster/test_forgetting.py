@@ -44,7 +44,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_only_a_node_that_is_gone_is_forgotten(data: Path, cluster: Settings) -> None:
-    """Its row and its claims go; where it comes back its files follow the ledger anew before it counts."""
+    """Its row and its claims go; when it returns, its files follow the ledger again before it counts."""
     async with node(data, cluster, "a") as a, node(data, cluster, "b") as b:
         assert "knows no node c" in forgotten(cluster, "c")
         await b.sync(kv.key())

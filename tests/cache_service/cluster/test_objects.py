@@ -238,7 +238,7 @@ async def test_a_put_after_its_nodes_lease_is_over_leaves_nothing(
 async def test_rows_and_objects_are_compared_now_and_then(
     two: tuple[Node, Node], bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody knows of any more goes, whoever put it; what is of use stays."""
+    """Objects without a row are deleted, whoever put them; used ones stay."""
     monkeypatch.setattr(replication, "_COMPARE_SECONDS", 0.0)
     await uploaded(two[1])
     (used,) = bucket.objects()

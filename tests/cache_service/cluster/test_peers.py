@@ -53,7 +53,7 @@ async def spoken(two: tuple[Node, Node]) -> tuple[Node, Node]:
 
 
 async def opened(on: Node, *, peek: bool = False) -> list[pb.StoredFile]:
-    """What a node finds of the agent's block 1, as at the beginning of a turn."""
+    """Return a node's files of the agent's block 1, as a turn asks for them."""
     request = pb.OpenCacheRequest(key=kv.key(), block_hashes=[kv.header([1, 0]).chain_hash], peek=peek)
     return [*(await on.store.cache.OpenCache(request)).files]
 

@@ -23,7 +23,7 @@ from tests.postgres_pair import Pair
 
 @pytest.fixture
 def another(pair: Pair) -> Iterator[Postgres]:
-    """What another node has of the ledger."""
+    """Yield another node's ledger."""
     ledger = Postgres(Settings(pair.primary.conninfo))
     ledger.open()
     yield ledger

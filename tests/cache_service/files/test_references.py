@@ -15,7 +15,7 @@ OLD, NEW = "0" * 16, "1" * 16
 
 
 async def fingerprint(store: Running, agent: str = "ada") -> str:
-    """What OpenCache says of an agent's KV, and says again to who knows the ledger, or only looks."""
+    """Return OpenCache's KV fingerprint, which one that knows the ledger and only looks gets, too."""
     opened = await store.open(agent)
     request = pb.OpenCacheRequest(key=kv.key(agent), known=opened.version, peek=True)
     again = await store.cache.OpenCache(request)

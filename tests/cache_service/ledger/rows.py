@@ -21,7 +21,7 @@ TABLES = (
     *("segments", "agents", "turns", "snapshots"),
     *("workflow_records", "workflow_parts", "objects", "object_refs"),
 )
-"""What is empty when all agents and runs are deleted."""
+"""Tables that deleting all agents and runs empties."""
 
 
 def part(*tokens: int, generated: int = 0) -> Ledger:
@@ -41,7 +41,7 @@ def tokens(connection: Connection, key: AgentKey = ADA) -> list[int]:
 
 
 OBJECTS = [FileName(FileKind.BLOCK, bytes([number]) * 16) for number in range(3)]
-"""Of files that have copies in the object store."""
+"""Files that have copies in the object store."""
 
 
 def upload(connection: Connection, key: AgentKey, names: Iterable[FileName]) -> None:

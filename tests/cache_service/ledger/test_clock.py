@@ -1,4 +1,4 @@
-"""Who is idle, and for how long: by time that passes, whatever the machine's clock is set to."""
+"""Idle time is time that passes, whatever the machine's clock is set to."""
 
 from __future__ import annotations
 

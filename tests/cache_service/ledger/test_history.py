@@ -12,7 +12,7 @@ from tests.cache_service.conftest import Running, fails, wrong_field
 
 
 def said(answer: str, *places: tuple[str, int, int], **delta: Any) -> pb.TurnRecord:
-    """What is recorded of a turn; places are counted from the end of its prompt."""
+    """Return a turn's record; places are counted from the end of its prompt."""
     messages = [pb.MessagePlace(role=role, start_from_end=start, end_from_end=end) for role, start, end in places]
     return pb.TurnRecord(delta=inference_pb2.Delta(text=answer, **delta), messages=messages)
 

@@ -153,7 +153,7 @@ async def test_what_is_no_put(store: Running) -> None:
 
 
 async def test_a_put_writes_what_it_brings_and_not_the_record(store: Running) -> None:
-    """Of a record of a megabyte an event of 1.5 KB changes a few pages."""
+    """An event of 1.5 KB in a record of a megabyte changes a few pages."""
     await store.cache.PutWorkflowRecord(put("w", payload=bytes(500_000), events=[bytes(500_000)]))
     wal = store.data / "store.db-wal"
     await asyncio.wrap_future(store.store._database.scrub())

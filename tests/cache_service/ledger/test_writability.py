@@ -1,4 +1,4 @@
-"""Whether turns can be kept: known before one fails for it, by writing hardly anything."""
+"""A store knows whether turns can be kept before one fails, and hardly writes for it."""
 
 from __future__ import annotations
 

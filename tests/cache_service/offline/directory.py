@@ -115,13 +115,13 @@ _CHANGED = re.compile(r"(?:UPDATE|INTO|FROM) (\w+)")
 
 
 def change(data: Path, statement: str, *values: Any) -> None:
-    """Change the database that has the table, behind the store's back; the other one's can be read."""
+    """Change the database that has the table, unseen by the store; the other one can be read."""
     changed = _CHANGED.search(statement)
     assert changed is not None
     path = database_of(data, changed[1])
     (other,) = {data / "store.db", data / "warm.db"} - {path}
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("ATTACH ? AS other", (str(other),))  # one that may only read leaves its log behind
+        connection.execute("ATTACH ? AS other", (str(other),))  # one that may only read leaves its log
         assert connection.execute(statement, values).rowcount
         connection.execute("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()
 

@@ -110,7 +110,7 @@ async def test_a_log_without_its_database_is_damage(data: Path) -> None:
 
 
 async def test_directories_that_were_never_used_start(data: Path) -> None:
-    """What a first start that was interrupted, an early worker and a disk's own folder can leave."""
+    """An interrupted first start, an early worker and a disk's own folder leave such files."""
     for names in ([], ["store.db"], ["staging/0a-1.safetensors"], ["staging/0b-1.safetensors", "lost+found/a"]):
         shutil.rmtree(data, ignore_errors=True)
         for name in names:

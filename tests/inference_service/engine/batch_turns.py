@@ -81,7 +81,7 @@ def new_kv(
     checkpoints: int = 1,
     arrays: bool = True,
 ) -> Beginning:
-    """What makes KV for so many tokens, empty, or going on after `reused` tokens of another, which stays as it is.
+    """Return a beginning of KV for so many tokens, empty or after `reused` tokens of another, which is unchanged.
 
     By default after all, and from a checkpoint at its end, if the model needs one.
     """
@@ -202,7 +202,7 @@ Packed = dict[str, npt.NDArray[Any]]
 
 
 def packed(model: LoadedModel, kv: Sequence, end: int | None = None, *, of_full: bool = False) -> Packed:
-    """What is in its blocks of the tokens up to `end`, by default all: codes, scales and biases, as numbers; of windows
+    """Return its blocks' content up to token `end`, by default all: codes, scales and biases, as numbers; of windows
     those that are shown; and states. Or of full attention alone."""
     store, geometry = model.arenas, model.geometry
     end = kv.length if end is None else end

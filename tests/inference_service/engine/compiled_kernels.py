@@ -1,4 +1,4 @@
-"""What g++ makes of kernels, kept for each user: to compile a kernel takes ten times as long as to run it in a test.
+"""Kernels that g++ compiled are kept for each user: to compile one takes ten times as long as to run it in a test.
 
 A file is named by all that decides what is in it: the code, the headers that stand for the GPU, the flags and the
 compiler. So a kernel that has changed is compiled, and one that has not never again, in any checkout.

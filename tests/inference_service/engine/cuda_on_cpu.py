@@ -27,7 +27,7 @@ _FLAGS = ("-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-fPIC")
 _PTX = re.compile(
     r"^#define ADD_PRODUCT\(.*?[^\\]$|^__device__ __forceinline__ void load_transposed\(.*?^}$", re.M | re.S
 )
-"""What has instructions of the GPU's own: the header has these functions."""
+"""Functions with the GPU's own instructions, which the header replaces."""
 
 _SOURCE = """
 #include "cuda_on_cpu.h"

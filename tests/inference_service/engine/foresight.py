@@ -112,7 +112,7 @@ def both_ways(model: LoadedModel, sampling: Sampling = EXACT, repeats: int = 3) 
 
 
 def same(model: LoadedModel, plain: Turn, turn: Turn) -> bool:
-    """Whether a turn gave the tokens of another, with their log-probabilities, each by an event, and KV of them."""
+    """Return whether a turn gave another's tokens and log-probabilities, each by an event, and their KV."""
     if turn.said != plain.said:
         return False
     if max(abs((a.logprob or 0) - (b.logprob or 0)) for a, b in zip(turn.events, plain.events, strict=True)) > 1e-3:

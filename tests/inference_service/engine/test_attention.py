@@ -172,7 +172,7 @@ def test_a_wrong_or_missing_kernel_is_not_taken_and_said(
 
 @pytest.mark.slow
 def test_kernels_of_what_they_do_not_know_are_not_taken(on_cuda: None) -> None:
-    """Of float32 there is none for a few queries; layers that compute attention by themselves need none."""
+    """A few float32 queries have none; layers that compute attention by themselves need none."""
     reports, taken = attention_paths(geometry())
     assert (taken.one, taken.few) == (True, False)
     assert "float32 queries" in reports[-1].note

@@ -110,7 +110,7 @@ def kl(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
 
 
 def distributions(model: LoadedModel, joins: dict[int, int], fault: Fault | None = None) -> dict[int, Any]:
-    """Of each turn, its tokens and the distributions that they were sampled of."""
+    """Return each turn's tokens, and the distributions they were sampled from."""
     found: dict[int, list[Any]] = {}
     begun: Rows = {}
     with pytest.MonkeyPatch.context() as patch:

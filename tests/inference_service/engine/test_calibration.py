@@ -197,7 +197,7 @@ def test_a_mean_that_half_precision_cannot_hold_is_not_taken(llama: LoadedModel)
 
 
 def offered(llama: LoadedModel, factor: float) -> tuple[Calibration, Calibration | None]:
-    """What is offered, the measured means times `factor`, and what is then kept."""
+    """Return the offer, measured means times `factor`, and the measured means."""
     measured = calibrate(llama.engine.model, [1, 2, 3], llama.geometry)
     others = [own._replace(k=own.k * np.float16(factor), v=own.v * np.float16(factor)) for own in measured.layers]
     return Calibration(others), measured

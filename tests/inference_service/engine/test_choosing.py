@@ -28,7 +28,7 @@ KINDS = (
 
 
 def job_of(sampling: Sampling) -> TurnJob:
-    """A turn behind a prompt of some tokens, the most likely ones among them."""
+    """Return a turn of a prompt of some tokens, the most likely among them."""
     prompt = list(range(0, VOCABULARY, 3))
     return TurnJob(prompt, lambda: Sequence(BlockTable(256)), Decoding(50, sampling=sampling), print, threading.Event())
 

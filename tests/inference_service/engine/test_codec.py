@@ -63,7 +63,7 @@ def test_rows_do_not_depend_on_what_is_beside_them(by: str, dtype: mx.Dtype, req
 
 
 def test_a_released_codec_holds_no_memory() -> None:
-    """What still refers to an unloaded model goes only when Python next looks for cycles."""
+    """References to an unloaded model go only when Python next looks for cycles."""
     mx.eval(rotated(random(1, 64)))  # the signs, which all codecs share
     before = mx.get_active_memory()
     codec = KVCodec(KVFormat(), (random(2, 64), random(2, 64, seed=1)))

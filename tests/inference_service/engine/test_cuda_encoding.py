@@ -23,7 +23,7 @@ def in_packed_basis(packed: tuple[Quantized, Quantized], codec: KVCodec) -> tupl
 
 
 def fitted(x: mx.array, by: Quantization) -> mx.array:
-    """What codes of each group's whole range leave of `x` with the scale and bias of the least squared error."""
+    """Return `x` as codes of each group's whole range leave it, by least squares."""
     groups = np.array(x, np.float64).reshape(-1, by.group_size)
     low, high = groups.min(axis=-1, keepdims=True), groups.max(axis=-1, keepdims=True)
     codes = np.rint((groups - low) / (high - low) * (2**by.bits - 1))
@@ -53,7 +53,7 @@ def test_the_kernel_packs_with_the_least_squared_error(k_dim: int, v_dim: int, g
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
 @pytest.mark.parametrize("bits", BITS)
 def test_of_all_bits_and_types_only_rounding_is_lost(bits: int, dtype: mx.Dtype) -> None:
-    """Of 8 bits, scale and bias in bfloat16 add some."""
+    """At 8 bits, scale and bias in bfloat16 add some."""
     x = random(1, 2, 65, 96, dtype=dtype)
     codec = KVCodec(KVFormat(bits, bits, 32), (random(2, 96, dtype=dtype, seed=2),) * 2)
     packed, _ = codec.encode(x, x)

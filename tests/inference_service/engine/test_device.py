@@ -1,4 +1,4 @@
-"""What is taken of a device's memory, and what is worth to be brought there, by what the backend says of it."""
+"""A backend's figures decide how much of a device's memory is taken, and what is worth bringing there."""
 
 from types import SimpleNamespace
 

@@ -98,7 +98,7 @@ def test_chunks_do_not_matter(
 
 
 def restored(model: LoadedModel, kv: Sequence, tokens: int) -> Callable[[], Sequence]:
-    """What goes on from it: half of the blocks from the pool, the others from the tensors of files, as a checkpoint."""
+    """Return a beginning that continues it: half of the blocks from the pool, others and a checkpoint from files."""
     store, geometry, length = model.arenas, model.geometry, kv.length
     begins, checkpoint = new_kv(model, tokens, kv), store.checkpoints.capture(kv, last=True)
     half, blocks = length // 512, begins.room.blocks

@@ -44,7 +44,7 @@ def test_what_says_that_memory_ran_out(error: Exception, memory: bool) -> None:
 
 @dataclass
 class Free:
-    """What is free, and how much the pool could give back."""
+    """Free memory, and how much the pool could give back."""
 
     nbytes: int
     pool: int = 0

@@ -1,4 +1,4 @@
-"""What the check of quantized KV finds of models: random ones of each architecture, and one that has learned."""
+"""The check of quantized KV measures random models of each architecture, and one that has learned."""
 
 import math
 from collections.abc import Callable

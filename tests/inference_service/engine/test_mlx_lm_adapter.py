@@ -22,7 +22,7 @@ from inference_service.engine import mlx_lm_adapter
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME, model_classes
 
 VERSIONS = SpecifierSet(">=0.32.2,<0.33")
-"""What the adapter was written and tested for."""
+"""Versions that the adapter is tested for."""
 
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 

@@ -1,4 +1,4 @@
-"""Chunks of prompts between others' steps: who waits for whom, where they stop, and the first token behind the last."""
+"""Chunks run between others' steps: who waits for whom, where they stop, and the first token after the last."""
 
 import os
 import sys

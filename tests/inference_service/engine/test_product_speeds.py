@@ -47,7 +47,7 @@ class Network(nn.Module):  # type: ignore[misc]
         nn.quantize(self, group_size=32, bits=4)
 
     def steps(self, layer: int) -> dict[int, str]:
-        """What a layer takes for numbers of a step's rows."""
+        """Return a layer's way by a step's number of rows."""
         return {rows: self.layers[layer].products.step(rows) for rows in STEP_ROWS}
 
     def chunks(self, layer: int) -> dict[int, str]:

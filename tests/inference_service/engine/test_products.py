@@ -38,7 +38,7 @@ OTHERS = [FLATTENED, PADDED, DEQUANTIZED]
 
 
 def everywhere(way: str) -> ProductChoice:
-    """Of steps and of chunks, however few rows they have; in a chunk rows are a matrix already."""
+    """Return a choice for all steps and chunks; in a chunk rows are a matrix already."""
     return ProductChoice({1: way}, {1: way if way == DEQUANTIZED else GIVEN})
 
 

@@ -239,7 +239,7 @@ def test_without_a_network(models: Any, hub: Hub) -> None:
 
 @pytest.mark.slow
 def test_the_arithmetic_is_that_of_a_load(models: Any) -> None:
-    """Of config.json alone comes what `agentmem doctor` finds by opening the model."""
+    """config.json alone gives what `agentmem doctor` finds by opening the model."""
     command = (sys.executable, "-m", "agentmem.process.checkup", "worker", "inference_service.doctor")
     _, found = parse(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout)
     (facts,) = (each.facts for each in found if each.check == "model demo")

@@ -1,4 +1,4 @@
-"""What tests of plans share: a tokenizer and its planner, texts, and what every plan for text must hold."""
+"""Tests of plans share a tokenizer and its planner, texts, and what every plan for text must hold."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class World:
     planner: Planner
 
     def ledger(self, *parts: Rendered | list[int]) -> Ledger:
-        """What is remembered after prompts, and tokens that were generated."""
+        """Return the ledger after prompts and generated tokens."""
         ledger = Ledger()
         for part in parts:
             token_ids = self.renderer.encode(part) if isinstance(part, Rendered) else part

@@ -212,7 +212,7 @@ def question(start: int) -> tuple[int, ...]:
 
 
 def agent(*parts: tuple[tuple[int, ...], tuple[int, ...]]) -> Ledger:
-    """What is remembered after some prompts and answers."""
+    """Return the ledger after some prompts and answers."""
     ledger = Ledger()
     for prompt, answer in parts:
         added = (*prompt, *answer)

@@ -115,7 +115,7 @@ def test_the_same_character_in_two_tokens_is_there() -> None:
 def test_where_only_the_ledger_or_only_the_prompt_splits(
     make: Callable[[], Tokenizer], common: str, remembered: str, new: str
 ) -> None:
-    """What follows decides how a run of spaces is split, and it is not the same in the two."""
+    """The text after a run of spaces decides how it is split, and differs in the two."""
     of = world(make)
     ledger = of.ledger(of.renderer.text(common + remembered, parse_special=False))
     prompt = of.renderer.text(common + new, parse_special=False)
@@ -200,7 +200,7 @@ def test_ledger_that_ends_inside_a_character(there: int) -> None:
 
 
 def test_token_that_begins_inside_a_character_and_crosses_a_boundary() -> None:
-    """The last bytes of a character and the space behind it are one token; a word takes the space to itself."""
+    """The last bytes of a character and the space after it are one token; a word takes the space to itself."""
     backend = json.loads(byte_level_backend().to_str())
     vocabulary, merges = backend["model"]["vocab"], backend["model"]["merges"]
     last, space = _stand_in(SMILE[3:]), _stand_in(b" ")

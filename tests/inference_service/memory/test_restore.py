@@ -165,7 +165,7 @@ def test_another_branchs_block_is_used_up_to_the_first_token_that_differs(case: 
 
 
 def test_a_block_whose_tokens_do_not_give_its_name_is_of_no_use() -> None:
-    """A flipped bit in a row of the store, another model's or namespace's block, one behind another parent."""
+    """A flipped bit in a row of the store, another model's or namespace's block, one with another parent."""
     sequence = tuple(range(400))
     lookup = look_up(FINGERPRINT, NAMESPACE, (), 0, sequence)
     place = lookup.end({next(iter(blocks_of(sequence)))})

@@ -1,4 +1,4 @@
-"""What stays of a memory that outgrows the context, against renderings of the same chat without its oldest turns."""
+"""A trimmed memory is a rendering of the same chat without its oldest turns."""
 
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +82,7 @@ def decoded(of: World, plan: Plan) -> bytes:
 
 
 def check(talk: Talk, plan: Plan, question: str, limits: Bounds) -> int:
-    """What every trimmed plan must hold; how many turns were dropped."""
+    """Check a trimmed plan; return how many turns were dropped."""
     trim, of = plan.trim, talk.of
     assert trim is not None
     first = trim.dropped_turns

@@ -1,4 +1,4 @@
-"""What a model's code raises, and which layers cannot run over quantized KV, in words that help."""
+"""Refusals explain errors of a model's code, and layers that cannot run over quantized KV."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAMO3: dict[str, Any] = {"window_size": 64, "sliding_window_pattern": 2}
 
 
 def refusal(model_type: str, **more: Any) -> str:
-    """What is said of a tiny network of this type."""
+    """Return the refusal of such a tiny network."""
     module = import_module(f"mlx_lm.models.{model_type}")
     network = module.Model(module.ModelArgs.from_dict({"model_type": model_type, **SIZES, **more}))
     seam = AttentionBackend()

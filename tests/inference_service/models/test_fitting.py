@@ -1,4 +1,4 @@
-"""Whether a model fits, by arithmetic, and what is known of its size before it is here."""
+"""Arithmetic tells whether a model fits, and its size before it is downloaded."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a model's first load finds of its KV: that `auto` takes what is good, once, and that it is kept as data."""
+"""A model's first load finds its KV setup, where `auto` takes what is good, once, and keeps it as data."""
 
 import base64
 import json
@@ -63,7 +63,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Setups:
-    """What the machines of a cluster share: the first value of a name stays."""
+    """Setups that a cluster's machines share: the first of a name stays."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -83,7 +83,7 @@ class Setups:
 
 
 class Place:
-    """A data directory, and a worker's loader that begins anew each time."""
+    """A data directory, and a worker's loader, another one at each load."""
 
     def __init__(self, engine: EngineThread, data: Path, directory: Path, setups: Setups | None = None) -> None:
         self._engine, self._data, self._directory = engine, data, directory

@@ -217,7 +217,7 @@ def test_models_that_keep_latents_themselves_attend_over_them_packed(model_type:
 def test_what_prefill_makes_of_latents_is_known_before_weights_are_read(
     write: Callable[[Path], Path], width: int, tmp_path: Path
 ) -> None:
-    """Of all heads: K, K with its rotary part, and V. DeepSeek V3.2's attention is mlx-lm's own."""
+    """K, K with its rotary part, and V, of all heads. DeepSeek V3.2's attention is mlx-lm's own."""
     spec = ModelSpec("m", write(tmp_path / "model"))
     info, _ = open_network(spec, open_text(spec), AttentionBackend())
     assert isinstance(info.cost, EstimatedCost)

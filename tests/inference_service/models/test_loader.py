@@ -1,4 +1,4 @@
-"""What a load does again, and what not."""
+"""A load repeats only what has changed."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who goes to make room: by arithmetic alone."""
+"""Arithmetic alone decides which models go."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,5 +1,5 @@
-"""What is proved of a model at load: sequences that are wrong together are computed one by one, and prompts that are
-wrong as rows do not ride along. And what is chosen: how products of rows are computed."""
+"""A load proves a model: sequences that are wrong together are computed one by one, and prompts that are
+wrong as rows do not ride along. And it chooses how products of rows are computed."""
 
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -42,7 +42,7 @@ async def test_a_request_for_another_model_swaps(directories: dict[str, str], da
 
 @pytest.mark.slow
 async def test_hints_hold_for_models_that_come_later(directories: dict[str, str], data: Path) -> None:
-    """Who runs a workflow says once who speaks when, whatever models its agents are on."""
+    """A workflow says once who speaks when, whatever models its agents are on."""
     async with serving(directories, data) as world:
         agents = [AgentKey("n", name, "b") for name in ("soon", "later")]
         world.hints.set({agents[0]: 0, agents[1]: 3})

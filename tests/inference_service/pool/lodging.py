@@ -48,7 +48,7 @@ class Memory:
         return state
 
     def keep(self, name: str, room: Reservation, tokens: int, *ids: int) -> HotState:
-        """What a turn does at its end: its blocks and a window of its own are named, but for those that others have."""
+        """Name a turn's blocks and a window of its own at its end, but for blocks that others have."""
         chain = names(*ids)
         known = [self.pool.full.find(each) for each in chain]
         own = room.places[: len(ids)]
@@ -63,7 +63,7 @@ class Memory:
         self.pool.check_integrity([*self.hot.tables(), *in_flight])
 
     def check_budget(self) -> None:
-        """What runs can hold no more than there is."""
+        """Check promises: no more than there is."""
         promised = sum(each.array_bytes for each in self.admission._reservations)
         assert promised == self.admission.promised_bytes <= self.arrays
 

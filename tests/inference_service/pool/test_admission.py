@@ -1,4 +1,4 @@
-"""Who may begin: room for all that a turn can grow to, made by evicting as few as it takes, in the order of arrival."""
+"""A turn begins with room for all that it can grow to, by as few evictions as it takes, in order of arrival."""
 
 import asyncio
 import random
@@ -136,7 +136,7 @@ async def test_who_no_longer_waits_makes_way_for_the_next(patience: float) -> No
 
 
 async def test_cancelled_in_the_moment_when_there_is_room() -> None:
-    """Whether the cancellation or the room was first, nobody has both."""
+    """In either order of cancellation and room, nobody has both."""
     memory = Memory(4)
     running = await memory.admission.reserve(blocks(4), 0)
     waiting, next_one = enter(memory, blocks(4)), enter(memory, blocks(4))

@@ -1,4 +1,4 @@
-"""Who may begin where an agent has a state of its own in the pool, or a turn would capture checkpoints."""
+"""Admission counts an agent's own state in the pool, and checkpoints that a turn would capture."""
 
 import asyncio
 from dataclasses import replace

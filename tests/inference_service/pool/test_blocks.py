@@ -1,4 +1,4 @@
-"""Who uses which block: against a model that is obviously right, and with faults that the check must find."""
+"""Blocks have the users that an obviously right model has, and the check finds faults."""
 
 import threading
 from collections import Counter
@@ -117,7 +117,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def freed_by(self, data: st.DataObject) -> None:
-        """What `freed_by` foresees is what releasing one table after the other brings."""
+        """`emptied_by` foresees what releasing one table after the other brings."""
         order = data.draw(st.permutations(range(len(self.tables))))
         left = self.references
         before = self.opened - {0} - {block // self.segment for block in left}
@@ -231,7 +231,7 @@ _PLACES = st.tuples(st.sampled_from(["n", "m"]), st.sampled_from([b"", NAMES[0]]
 def test_the_closest_block_shares_as_much_as_any_that_is_there(
     held: list[tuple[tuple[str, bytes], list[int], bool]], place: tuple[str, bytes], wanted: list[int]
 ) -> None:
-    """Of the namespace and behind the same block; what was released is not found."""
+    """It has the namespace and the parent; released blocks are not found."""
     pool, tables, there = BlockPool(12), [], {}
     for (namespace, parent), tokens, stays in held:
         name = repr((namespace, parent, tokens)).encode()

@@ -1,4 +1,4 @@
-"""What models are promised, K and V of their running turns as arrays among it; and the check of what a pool holds."""
+"""Models are promised memory, K and V of their running turns as arrays in it; and a pool is checked."""
 
 import pytest
 

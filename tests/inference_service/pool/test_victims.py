@@ -1,4 +1,4 @@
-"""Who goes to make room for whom: as few as it takes, by hint and last use, and nobody in vain."""
+"""As few go to make room as it takes, by hint and last use, and nobody in vain."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def digest(of: Request, request_id: str = "") -> bytes:
 
 
 def lasting(request: Request) -> Request:
-    """What is the same in a retry: a turn that was committed is beyond the state before it, and its agent is there."""
+    """Return the fields that a retry must repeat: its turn is committed already, and its agent exists."""
     rest = Request()
     rest.CopyFrom(request)
     rest.ClearField("if_version")

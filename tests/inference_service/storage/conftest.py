@@ -24,6 +24,6 @@ def data() -> Iterator[Path]:
 
 @pytest.fixture
 async def world(data: Path) -> AsyncIterator[World]:
-    """A store behind a socket, in this process: starting one takes as long as twenty of these tests."""
+    """Yield a store in this process, on a socket: starting one takes as long as twenty tests here."""
     async with running(data), connect(f"unix:{data}/store.sock") as channel:
         yield World(data, StoreClient(channel))

@@ -1,4 +1,4 @@
-"""What tests of files of KV share: files in a real store, and ways to damage them."""
+"""Tests of files of KV share files in a real store, and ways to damage them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -44,7 +44,7 @@ async def test_what_is_no_fault_of_a_file_is_no_miss(world: World, monkeypatch: 
 async def test_cancelled_in_the_middle_it_reads_no_more_and_keeps_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the threads are at is finished; of what is behind it nothing is read."""
+    """Threads finish the file they are at; later files are not read."""
     files, tensors = await stored(world)
     go_on, begun = threading.Event(), threading.Semaphore(0)
     arrays: list[weakref.ref[Any]] = []

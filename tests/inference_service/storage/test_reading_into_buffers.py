@@ -118,7 +118,7 @@ def outcome(read: Callable[[], dict[str, bytes]]) -> dict[str, bytes] | tuple[in
 
 
 def both(path: Path, digest: bytes, tokens: int) -> Sequence[dict[str, bytes] | tuple[int, str, bool]]:
-    """What both ways of reading say of a file."""
+    """Return both ways' outcomes for a file."""
 
     def into() -> dict[str, bytes]:
         views = memory(tokens)
@@ -134,7 +134,7 @@ def both(path: Path, digest: bytes, tokens: int) -> Sequence[dict[str, bytes] | 
 
 @pytest.mark.parametrize("piece", [1, 5000, 1 << 20])
 def test_in_whatever_pieces_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
-    """Those of a layer, of some, and of a whole tensor."""
+    """Pieces of one layer, of some, of a whole tensor."""
     monkeypatch.setattr(reading, "_PIECE", piece)
     monkeypatch.setattr(reading, "_HASHED", piece)
     path, tensors = tmp_path / "block.safetensors", random_tensors(ONE, 60, 1)

@@ -44,7 +44,7 @@ def oracle(directory: Path) -> Oracle:
 
 @pytest.fixture(scope="module")
 def files(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[HostTensors], HostTensors, int]:
-    """What is read back of the blocks and the window that were written after POSITION tokens."""
+    """Return the blocks and the window read back from files, written after POSITION tokens."""
     folder, geometry, tokens = tmp_path_factory.mktemp("files"), model.geometry, sequence(model)[:POSITION]
     turn = begin(model, tokens, tokens=None)
     run(model)
@@ -131,7 +131,7 @@ def test_what_a_file_does_not_have_is_in_no_later_checkpoint(
 def test_one_token_further_back_is_refused_and_cannot_be_computed(
     model: LoadedModel, files: tuple[list[HostTensors], HostTensors, int]
 ) -> None:
-    """What the rule is for: with a few tokens of the window missing, there is less than what attention sees."""
+    """The rule is needed: with a few tokens of the window missing, there is less than what attention sees."""
     candidate = CheckpointCandidate(POSITION, b"", b"", POSITION - 257)
     assert choose_checkpoint([candidate], {b"": files[2]}, WINDOW, POSITION) is None
     resume = POSITION - 256 - 8

@@ -1,4 +1,4 @@
-"""What `append` adds: compared with the whole chat, wherever the template renders earlier turns the same."""
+"""An `append` adds what the whole chat has, wherever the template renders earlier turns the same."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ def appended(family: Family, prompt: str, generated: str, *messages: Message) ->
 
 
 def added(template: str, ledger: Rendered, new: MessagesInput, *, generation_prompt: bool = True) -> Rendered:
-    """What is added to a ledger of which all stays."""
+    """Return the addition to a ledger that stays."""
     kept, addition = renderer(template).continuation(
         ledger, new, generation_prompt=generation_prompt, parse_special=False
     )
@@ -125,7 +125,7 @@ def added(template: str, ledger: Rendered, new: MessagesInput, *, generation_pro
 ENDINGS = [
     pytest.param(family, stop, id=f"{family} {stop or 'cut'}") for family in FAMILIES for stop in ("", *STOPS[family])
 ]
-"""What generation stopped with; nothing where max_tokens or a stop string cut it."""
+"""Families with each stop token; "" where max_tokens or a stop string cut it."""
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)

@@ -39,7 +39,7 @@ def held(state: str, made: Tokenizer, answer: HeldAnswer | None = None) -> Gramm
 
 
 def taken(grammar: Grammar, text: str, made: Tokenizer) -> tuple[bool, bool]:
-    """Whether all of it is allowed, and the end behind it."""
+    """Return whether all of it is allowed, then the end."""
     token_ids = made.encode(text, parse_special=True)
     whole = follows(grammar, token_ids) == len(token_ids)
     return whole, whole and bool(grammar.allowed()[END])

@@ -40,7 +40,7 @@ def test_what_is_appended_is_not_looked_for_in_what_was_there() -> None:
 
 
 def test_what_is_appended_is_at_the_end_of_what_is_added() -> None:
-    """Also behind turns that the commit carries along, which may say the same."""
+    """Also after turns that the commit carries along, which may say the same."""
     added = b"<user>ok<end><assistant>yes<end><user>ok<end><tool>yes<end><assistant>"
     given = chat(("user", "ok"), ("tool", "yes"))
     places = message_places(given, b"<system>", added, appended=True)

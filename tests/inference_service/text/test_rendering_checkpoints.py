@@ -46,7 +46,7 @@ text = st.lists(st.sampled_from(["a", " b", "\n", "é", "🙂", *SPECIALS, "<|im
 
 
 def chat(*contents: str, system: str | None = None, tools: tuple[dict[str, str], ...] = ()) -> MessagesInput:
-    """What user and assistant say by turns, behind a system message."""
+    """Return user and assistant by turns, after a system message."""
     said = [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
     return MessagesInput((*([{"role": "system", "content": system}] if system is not None else []), *said), tools)
 

@@ -74,7 +74,7 @@ def test_texts_come_back_byte_for_byte(name: str) -> None:
         for parse_special in (False, True):
             token_ids = tokenizer.encode(text, parse_special=parse_special, continues=True)
             assert tokenizer.decode(token_ids) == text.encode()
-            if name != "llama2":  # It puts spaces of its own behind special tokens.
+            if name != "llama2":  # It puts spaces of its own after special tokens.
                 expected = npm_tokenizers.backend(name).encode(text, add_special_tokens=False).ids
                 assert not parse_special or token_ids == expected
 

@@ -16,7 +16,7 @@ HOT, WARM = types_pb2.TIER_HOT, types_pb2.TIER_WARM
 
 
 def bits(worker: Worker, agent: str, block: int, tokens: int) -> dict[str, bytes]:
-    """What the pool has of the first tokens of an agent's block."""
+    """Return pooled KV of the first tokens of an agent's block."""
     state = worker.model.memory.hot.get(AgentKey("n", agent, "m"))
     assert state is not None
     return worker.model.arenas.read_block(state.table.blocks[block], tokens)()
@@ -80,7 +80,7 @@ async def test_a_branch_of_which_the_pool_has_a_part_is_taken_from_files(llama: 
 
 @pytest.mark.slow
 async def test_an_agent_that_has_all_of_its_own_does_not_ask(llama: Path, tmp_path: Path) -> None:
-    """What follows is new, and one more call of the store in every turn would find nothing."""
+    """New tokens follow, and one more call of the store in every turn would find nothing."""
     async with working(llama, tmp_path) as worker:
         ids = prompt(100)
         first = await worker.turn("a", ids)

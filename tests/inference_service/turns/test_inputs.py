@@ -46,7 +46,7 @@ def of(request: pytest.FixtureRequest) -> World:
 
 
 def remembered(of: World, *messages: tuple[str, str], tools: tuple[dict[str, object], ...] = ()) -> Ledger:
-    """What is there after a turn: the chat, the answer and its end."""
+    """Return a ledger after a turn: chat, answer and its end."""
     prompt = of.renderer.messages(chat(*messages, tools=tools), generation_prompt=True, parse_special=False)
     said = of.tokenizer.encode("Noted.<|im_end|>", parse_special=True)
     return of.ledger(prompt, said)

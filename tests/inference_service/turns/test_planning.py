@@ -1,4 +1,4 @@
-"""What is checked before the engine takes a turn up."""
+"""Turns are checked before the engine takes them up."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What is named in the pool is all there, or not at all: real arenas on a real engine."""
+"""Blocks named in the pool are all there, or none: real arenas on a real engine."""
 
 import asyncio
 import threading

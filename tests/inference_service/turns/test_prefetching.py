@@ -15,7 +15,7 @@ from tests.inference_service.turns.world import Worker, prompt, working
 from tests.tiny_models import write_gemma3, write_llama
 
 TOKENS = 304
-"""Of each agent: two blocks."""
+"""Two blocks of each agent."""
 
 
 def key(name: str) -> AgentKey:

@@ -31,7 +31,7 @@ directory = written_by([write_llama, write_gemma3], ["full attention", "with win
 
 
 class Seen(NamedTuple):
-    """What a sequence began with: whether files were read into its blocks, its tokens, and what is in the blocks."""
+    """A sequence's beginning: whether files were read into its blocks, its tokens, and its blocks' content."""
 
     into: bool
     tokens: int

@@ -132,7 +132,7 @@ async def test_memory_for_checkpoints_before_what_is_reused_is_given_back(tmp_pa
 
 
 async def test_a_hint_is_over_with_the_turn_that_it_is_of(llama: Path, tmp_path: Path) -> None:
-    """Who was to speak next, and has, is an agent as any other: the next one in need of room takes its blocks."""
+    """An agent that was to speak next, and has, is as any other: the next in need of room takes its blocks."""
     async with working(llama, tmp_path) as worker:
         hints, key = worker.hints, AgentKey("n", "a", "m")
         hints.set({key: 1})

@@ -51,7 +51,7 @@ def kinds(events: list[Response]) -> list[str | None]:
 
 
 async def test_arguments_of_a_call_go_as_they_are_generated() -> None:
-    """What it is, and its arguments piece by piece; pieces that were not taken go together."""
+    """Its name, then its arguments piece by piece; pieces that were not taken go together."""
     turn, pieces = running(), (("get_weather", ""), ("", '{"city": '), ("", '"Par'), ("", 'is"}'))
     reader = asyncio.create_task(read(turn))
     turn.started(STARTED, byte_level())

@@ -1,4 +1,4 @@
-"""What a turn says of itself."""
+"""A turn says why it missed."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,7 +30,7 @@ from inference_service.turns.turn import Turn
     ],
 )
 async def test_why_not_more_was_reused(kind: Any, planned: Any, restored: int, found: Any, told: Any) -> None:
-    """What is missing of the KV that would serve counts before what of the memory serves."""
+    """Reasons of missing KV count before those of memory that does not serve."""
     turn = Turn(TurnRequest(AgentKey("n", "a", "m"), TokensInput((1,)), b""))
     turn.plan = Plan(kind, planned, 3, cast(Any, (1, 2, 3, 4)))
     turn.restored = cast(Any, SimpleNamespace(tokens=restored, reason=found))

@@ -1,4 +1,4 @@
-"""What turns leave in the log and in the metrics: no words that the caller may have put there, and only true losses."""
+"""Logs and metrics of turns have no words that the caller may have put there, and only true losses."""
 
 from __future__ import annotations
 

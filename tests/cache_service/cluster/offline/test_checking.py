@@ -38,7 +38,7 @@ DAMAGE = {  # what `offline.ledgers` finds it finds on SQLite, too
 
 
 def damage(server: Server, schema: str, statements: str) -> None:
-    """Change rows behind everybody's back: no trigger and no reference is in the way."""
+    """Change rows with triggers and foreign keys switched off."""
     with server.connect() as connection:
         connection.execute(f'SET session_replication_role = replica; SET search_path = "{schema}"'.encode())
         for statement in statements.split(";"):

@@ -25,7 +25,7 @@ AGENTS = ("ada", "eve", "cut", "none", "idle", "bob")
 
 
 async def told(store: Running) -> dict[str, Any]:
-    """What a store says of each agent: state, ledger, snapshots."""
+    """Return the agents' states, ledgers and snapshots."""
     found: dict[str, Any] = {}
     for name in AGENTS:
         agent = await store.agent(name)

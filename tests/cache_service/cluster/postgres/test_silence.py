@@ -79,7 +79,7 @@ def test_reads_and_writes_are_unavailable_and_give_their_threads_back(server: Se
 
 
 def test_a_server_that_stops_in_a_transaction(server: Server, ledger: Postgres) -> None:
-    """What was not committed is undone there, and made again by a repetition."""
+    """The server undoes the open transaction, and a repetition commits it."""
     begun, frozen_now, runs = threading.Event(), threading.Event(), list[Commit]()
 
     def work(connection: Connection) -> Commit:

@@ -66,7 +66,7 @@ class Meeting:
 
 
 def raced(postgres: Postgres, writers: list[Turn], *, before: bool) -> tuple[list[Turn], int]:
-    """Who of several writers that meet in their transactions has won, and how often their work ran."""
+    """Return which of several writers that meet in transactions win, and how often their work ran."""
     meeting, won = Meeting(len(writers)), []
     with ThreadPoolExecutor(len(writers)) as pool:
         calls = [pool.submit(postgres.write_blocking, meeting, each, before=before) for each in writers]

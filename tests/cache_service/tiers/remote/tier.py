@@ -19,7 +19,7 @@ from tests.cache_service.conftest import Running, running
 from tests.cache_service.tiers.test_blocks import name
 
 TIMEOUT = 2.0
-"""Of requests to the object store in these tests: where it fails on purpose, somebody waits for it."""
+"""Seconds of a request to the object store in tests, which wait for one that fails on purpose."""
 
 
 def settings(bucket: s3.Bucket, endpoint: str = "", prefix: str = "kv") -> RemoteSettings:

@@ -11,7 +11,7 @@ from inference_service.engine.paged.sequence import BlockTable, Sequence, Workin
 
 
 def cache_of(pieces: list[tuple[int, int]], window: int = 0) -> ArrayKVCache:
-    """Return the cache of pieces of so many tokens behind so many."""
+    """Return the cache of pieces of so many tokens after so many."""
     of = Pass([Piece(Sequence(BlockTable(256), length), n) for length, n in pieces])
     return ArrayKVCache(of, 0, KVCodec(), window, lambda sequence, layer: WorkingKV(window))
 

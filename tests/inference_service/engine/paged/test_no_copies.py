@@ -42,7 +42,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 class Work:
-    """Turns behind long contexts, of any K and V, on a model's engine."""
+    """Turns with long contexts, of any K and V, on a model's engine."""
 
     def __init__(self, model: LoadedModel) -> None:
         self.engine, self.store = model.engine, model.arenas
@@ -56,7 +56,7 @@ class Work:
         return LONG * full.kv_heads * min(full.k_dim, full.v_dim) * self.geometry.dtype.size
 
     def begin(self, context: int, new: int, tokens: int) -> TurnJob:
-        """A turn of `new` tokens behind some, that generates `tokens`."""
+        """Return a turn of `new` tokens and `tokens` generated ones."""
         at, pieces = self.turns, 3 * self.geometry.checkpoint_pieces
         self.turns += 1
         blocks = range(at * ROOM, (at + 1) * ROOM)

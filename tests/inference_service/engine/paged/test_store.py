@@ -1,4 +1,4 @@
-"""What sequences go on from: blocks and checkpoints in the pool, and files. Bit for bit as who computed it goes on."""
+"""Sequences go on from blocks and checkpoints in the pool, and from files, bit for bit as if computed."""
 
 import threading
 from collections import defaultdict
@@ -36,7 +36,7 @@ SLOW = [write_gpt_oss, write_deepseek2, write_falcon_h1, write_qwen3_next]
 
 
 class Pool(World):
-    """Sequences in memory of their own, that may begin anew. Blocks from 20 on and pieces from 200 on are nobody's; all
+    """Sequences in their own memory, that may begin again. Blocks from 20 on and pieces from 200 on are nobody's; all
     is poisoned.
     """
 
@@ -271,7 +271,7 @@ def test_free_memory_is_never_read(pool: Pool) -> None:
 
 
 def behind(store: KVStore, sequence: Sequence) -> None:
-    """Poison what lies behind a sequence's tokens in their last block."""
+    """Poison the rest of the last block after a sequence's tokens."""
     tables = [(store.full, sequence.full), (store.windows, sequence.window)]
     for arena, table in tables:
         if isinstance(arena, arena_module.HostArena) and table is not None and sequence.length:
