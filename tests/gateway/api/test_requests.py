@@ -127,9 +127,9 @@ def test_contradictions_are_refused(dialect: str, fields: dict[str, Any], field:
 
 
 def test_choices_go_prompt_by_prompt_under_seeds_of_their_own() -> None:
-    turns = exchange("completions", prompt=["a", "b"], n=2, seed=2**64 - 1).turns
+    turns = exchange("completions", prompt=["a", "b"], n=3, seed=2**64 - 1).turns
     assert [(each.prompt, each.sampling.seed) for each in turns] == [
-        *(("a", 2**64 - 1), ("a", 0), ("b", 2**64 - 1), ("b", 0))
+        (prompt, seed) for prompt in "ab" for seed in (2**64 - 1, 0, 1)
     ]
     alone = inference_pb2.GenerateRequest(prompt="hi")
     assert choices([alone], 3) == (alone, alone, alone), "without a seed all are random"

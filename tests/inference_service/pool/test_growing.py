@@ -222,3 +222,15 @@ def test_no_turn_gets_what_the_device_has_not_whatever_others_take(seed: int, to
         memory.check_budget()
         own = [Table(0, tuple(room.blocks), 0, tuple(room.pieces)) for room in rooms]
         memory.check(*own, *(pin for room in rooms for pin in room.pins))
+
+
+async def test_what_is_free_is_given_back_before_anybody_goes() -> None:
+    device = Device(12 * BLOCK)
+    await device.agent("a", 1, 2)
+    await device.agent("b", 3, 4)
+    await device.agent("c", 5, 6)
+    device.memory.hot.drop(key("b"))
+    device.others = 7 * BLOCK
+    room = await device.memory.admission.reserve(blocks(2, 1, 2), 0)
+    assert (device.closed, device.memory.agents) == ([Closed([1], [], 2 * BLOCK)], "ac")
+    device.memory.admission.release(room)

@@ -138,3 +138,27 @@ class KVPoolMachine(RuleBasedStateMachine):
 
 
 TestKVPool = KVPoolMachine.TestCase
+
+
+def checkpoint(name: bytes, pool: KVPool, *pieces: int) -> Table:
+    """A checkpoint of these pieces, with references of its own on them."""
+    pool.pieces.acquire(pieces)
+    return pool.publish_checkpoint(name, Table(300, (), 44, pieces))
+
+
+def test_a_name_that_is_known_gets_the_references_whatever_pieces_both_have() -> None:
+    pool, told = pool_of(), []
+    first, second, third = pool.pieces.allocate(3)
+    known = checkpoint(b"one", pool, first, second)
+    pool.release(Table(0, (), 0, (first, second)))
+    pool.on_release = lambda: told.append(pool.pieces.used)
+    assert checkpoint(b"one", pool, second, third) == known, "the one that was first, and not its own"
+    assert checkpoint(b"one", pool, first, second) == known
+    assert told == [3, 3]
+    pool.check_integrity([known, known, known, Table(0, (), 0, (third,))])
+    for _ in range(2):
+        pool.release(known)
+        assert pool.find_checkpoint(b"one") == known
+    pool.release(known)
+    assert pool.find_checkpoint(b"one") is None
+    pool.check_integrity([Table(0, (), 0, (third,))])
