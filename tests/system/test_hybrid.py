@@ -34,6 +34,7 @@ RECURRENT = {"qwen3_next": write_qwen3_next, "falcon_h1": write_falcon_h1, "baic
 pytestmark = pytest.mark.sampled(3)
 models = pytest.mark.parametrize("write", WINDOWED.values(), ids=WINDOWED)
 recurrent = pytest.mark.parametrize("write", RECURRENT.values(), ids=RECURRENT)
+trimmed_at_checkpoints = pytest.mark.parametrize("write", [write_qwen3_next, write_baichuan_m1, write_gemma3])
 
 
 async def restarted(stack: Stack, *agents: str) -> None:
@@ -147,7 +148,7 @@ def story(edit: int = 0) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", [write_qwen3_next, write_baichuan_m1, write_gemma3])
+@trimmed_at_checkpoints
 async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stacks: SharedStacks, write: Writer) -> None:
     """Checkpoints of the tiny models are small, so they are STEP tokens apart. Windows also reach back from the
     checkpoints at a prompt's end, by 256 tokens: the edits are before that.
@@ -167,7 +168,7 @@ async def test_an_edit_in_the_middle_goes_on_from_the_checkpoint_before_it(stack
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", [write_qwen3_next, write_baichuan_m1, write_gemma3])
+@trimmed_at_checkpoints
 async def test_another_agent_begins_at_a_checkpoint_and_keeps_it(stacks: SharedStacks, write: Writer) -> None:
     oracle = Oracle(stacks.directory(write))
     async with stacks.using(write, killable=True) as stack:

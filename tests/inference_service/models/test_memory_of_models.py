@@ -1,6 +1,5 @@
 """The memory of models: given back at once, by those that leave and by the pools of those that stay."""
 
-import asyncio
 import gc
 import threading
 import time
@@ -13,6 +12,7 @@ import pytest
 from inference_service.models import swapping
 from inference_service.pool import growing
 from inference_service.pool.kv import Closed, Space
+from tests.inference_service.loop import settle
 from tests.inference_service.models.world import serving
 
 
@@ -89,8 +89,7 @@ async def test_what_a_slow_event_loop_closes_is_given_back_all_the_same(
 
         relieving = world.engine.submit(lambda: model.engine.headroom.relieve(1))
         relieving.result(60)  # The loop does not answer.
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settle()
         assert pool.closed == 14, "what nobody waits for is not done later"
         monkeypatch.setattr(growing.PoolGrowth, "give_up", slowly)
         assert await world.engine.call(lambda: model.engine.headroom.relieve(1) or arenas.nbytes) == first

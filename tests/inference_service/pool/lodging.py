@@ -86,10 +86,5 @@ def blocks(count: int, *ids: int, of: str = "stranger") -> MemoryRequest:
     return MemoryRequest(key(of), names(*ids), BLOCK_TOKENS * count)
 
 
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 def enter(memory: Memory, demand: MemoryRequest, patience: float = LONG) -> "asyncio.Task[Reservation]":
     return asyncio.create_task(memory.admission.reserve(demand, patience))

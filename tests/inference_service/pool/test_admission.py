@@ -12,8 +12,9 @@ from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from inference_service.pool.admission import MemoryRequest, Reservation
 from inference_service.pool.kv import Table
+from tests.inference_service.loop import settle
 
-from .lodging import LONG, Memory, blocks, enter, key, names, settle
+from .lodging import LONG, Memory, blocks, enter, key, names
 
 
 async def test_a_room_is_all_that_the_turn_can_grow_to() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from agentmem.errors import ResourceExhausted
 from inference_service.pool.blocks import Segment
+from tests.inference_service.loop import settle
 
-from .lodging import LONG, Memory, blocks, enter, key, settle
+from .lodging import LONG, Memory, blocks, enter, key
 
 
 async def test_two_agents_whose_own_states_fill_the_pool_both_go_on() -> None:

@@ -15,8 +15,9 @@ from inference_service.pool.admission import Reservation
 from inference_service.pool.blocks import Segment
 from inference_service.pool.growing import segment_of
 from inference_service.pool.kv import Closed, Table
+from tests.inference_service.loop import settle
 
-from .lodging import LONG, Memory, blocks, enter, key, settle
+from .lodging import LONG, Memory, blocks, enter, key
 
 BLOCK = 1000
 """Bytes of a block."""

@@ -6,8 +6,9 @@ from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.hints import HINT_SECONDS
 from inference_service.pool.admission import MemoryRequest
 from inference_service.pool.kv import Table
+from tests.inference_service.loop import settle
 
-from .lodging import Memory, blocks, enter, key, names, settle
+from .lodging import Memory, blocks, enter, key, names
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from inference_service.pool.hot import HotAgents, HotState
 from inference_service.pool.kv import KVPool, Space, Table
 from inference_service.servicers.agents import AgentServicer
 from inference_service.turns.locks import AgentLocks
+from tests.inference_service.loop import settle
 
 A = AgentKey("ns", "a", "tiny")
 
@@ -178,8 +179,7 @@ async def test_delete_waits_for_the_running_turn_and_drops_what_is_hot() -> None
     request = agent_pb2.DeleteAgentRequest(key=A.to_proto())
     async with world.locks.hold(A):
         deleting = asyncio.create_task(world.servicer.DeleteAgent(request, None))
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
         assert world.store.asked == [], "the turn runs"
         world.make_hot(A)
     await deleting
@@ -211,8 +211,7 @@ async def test_delete_on_all_models() -> None:
     request = agent_pb2.DeleteAgentRequest(key=types_pb2.AgentKey(namespace="ns", agent_id="a"))
     async with world.locks.hold(other):
         deleting = asyncio.create_task(world.servicer.DeleteAgent(request, None))
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
         assert request not in world.store.asked
     await deleting
     listed, deleted = world.store.asked
@@ -229,8 +228,7 @@ async def test_a_fork_waits_for_both() -> None:
         world.store.asked.clear()
         async with world.locks.hold(held):
             forking = asyncio.create_task(world.servicer.ForkAgent(request, None))
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await settle()
             assert world.store.asked == []
         await forking
     assert world.persister.settled == [A, A]
@@ -253,8 +251,7 @@ async def test_changes_wait_for_the_running_turn_and_moves_for_its_kv(rpc: str, 
     request = getattr(agent_pb2, f"{rpc}Request")(key=A.to_proto())
     async with world.locks.hold(A):
         changing = asyncio.create_task(getattr(world.servicer, rpc)(request, None))
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
         assert world.store.asked == [] and world.persister.settled == [], "the turn runs"
     assert (await changing).agent.context_remaining == 60
     assert world.persister.settled == settled

@@ -5,13 +5,9 @@ import pytest
 
 from agentmem.validation import AgentKey
 from inference_service.turns.locks import AgentLocks
+from tests.inference_service.loop import settle
 
 A, B = AgentKey("ns", "a", "m"), AgentKey("ns", "b", "m")
-
-
-async def turns_of_the_loop() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def held(locks: AgentLocks) -> int:
@@ -32,7 +28,7 @@ async def test_one_at_a_time_in_the_order_of_arrival() -> None:
             inside += 1
             assert inside == 1
             log.append(number)
-            await turns_of_the_loop()
+            await settle()
             inside -= 1
 
     tasks = []
@@ -50,9 +46,9 @@ async def test_a_waiter_that_gives_up_leaves_nothing() -> None:
     async with locks.hold(A):
         gives_up = asyncio.create_task(turn(locks, log, "gives up"))
         stays = asyncio.create_task(turn(locks, log, "stays"))
-        await turns_of_the_loop()
+        await settle()
         gives_up.cancel()
-        await turns_of_the_loop()
+        await settle()
         assert gives_up.cancelled()
         assert log == []
     await stays
@@ -65,7 +61,7 @@ async def test_a_waiter_that_is_cancelled_as_it_gets_the_lock() -> None:
     async with locks.hold(A):
         woken = asyncio.create_task(turn(locks, log, "woken"))
         next_one = asyncio.create_task(turn(locks, log, "next"))
-        await turns_of_the_loop()
+        await settle()
     woken.cancel()
     with pytest.raises(asyncio.CancelledError):
         await woken

@@ -17,6 +17,7 @@ from inference_service.pool.kv import Table
 from inference_service.storage import transport
 from inference_service.storage.blocks import read_block
 from inference_service.turns.persisting import State
+from tests.inference_service.loop import settle
 from tests.inference_service.turns.persisting_world import GEOMETRY, KEY, blocks_of, pieces_of, world
 
 
@@ -157,8 +158,7 @@ async def test_what_is_forgotten_is_not_written_and_what_is_being_written_is_wai
             w.release(state)
         await w.store.asked.wait()
         forgetting = asyncio.create_task(w.persister.forget(KEY))
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
         assert not forgetting.done(), "the first is being written"
         w.store.gate.set()
         await forgetting
