@@ -110,17 +110,22 @@ def _left(x: mx.array, how: dict[str, int]) -> mx.array:
     What a layer rounds next hangs on the last bits: lines are found as the engine finds them; NumPy's must agree.
     """
     packed = mx.quantize(x, **how)
-    codes = mx.dequantize(*packed, **how)
     if how["bits"] == 8:
-        return codes
+        return mx.dequantize(*packed, **how)
     scale, bias = (part[..., None] for part in packed[1:])
-    wanted, levels = (each.reshape(*scale.shape[:-1], how["group_size"]) for each in (x, codes))
-    mean, middle = (each.mean(axis=-1, keepdims=True) for each in (wanted, levels))
-    off = levels - middle
-    squares = (off * off).sum(axis=-1, keepdims=True)
-    wide = squares > scale * scale
-    slope = mx.where(wide, (wanted * off).sum(axis=-1, keepdims=True) / mx.where(wide, squares, 1.0), 1.0) * scale
-    fitted = mean - slope * ((middle - bias) / scale)
+    n = how["group_size"]
+    one = mx.ones_like(packed[1])
+    levels = mx.dequantize(packed[0], one, 0 * one, **how).reshape(*scale.shape[:-1], n)
+    wanted = x.reshape(levels.shape)
+    off = (wanted - bias) / scale - levels
+    middle, error, both, squares = (
+        each.sum(axis=-1, keepdims=True) for each in (levels, off, off * levels, levels * levels)
+    )
+    spread = squares - middle * middle / n
+    wide = spread > 0.5
+    steeper = mx.where(wide, (both - error * middle / n) / mx.where(wide, spread, 1.0), 0.0)
+    slope = scale * (1.0 + steeper)
+    fitted = bias + scale * ((error + middle) / n) - slope * (middle / n)
     found = mx.dequantize(packed[0], slope[..., 0], fitted[..., 0], **how)
     exact = _nearest(*(np.array(each, np.float64) for each in (wanted, levels)))
     assert np.allclose(np.array(found).reshape(exact.shape), exact, rtol=1e-3, atol=1e-4)

@@ -83,36 +83,72 @@ def quantize(x: mx.array, by: Quantization) -> Quantized:
     """Codes are MLX's; below 8 bits scales and biases have the least squared error: a quarter of SmolLM2's divergence
     less.
     """
+    return quantized_and_read(x, by)[0]
+
+
+def quantized_and_read(x: mx.array, by: Quantization) -> tuple[Quantized, mx.array]:
+    """Return what `quantize` packs, and what `dequantize` makes of that."""
     packed = Quantized(*mx.quantize(x, group_size=by.group_size, bits=by.bits))
     if by.bits == MOST_BITS:
-        return packed
-    scales, biases = (part.astype(mx.float32)[..., None] for part in packed[1:])
-    values = dequantize(Quantized(packed.weights, scales[..., 0], biases[..., 0]), by)
-    x, values = (each.reshape(*scales.shape[:-1], by.group_size) for each in (x, values))
-    mean, mean_of_codes = x.astype(mx.float32).mean(axis=-1, keepdims=True), values.mean(axis=-1, keepdims=True)
-    products, squares = _products(x, values, mean_of_codes)
-    wide = products.sum(axis=-1, keepdims=True), squares.sum(axis=-1, keepdims=True)
-    scale = _scale(scales, *wide).astype(x.dtype)
-    bias = _bias(scale, scales, biases, mean, mean_of_codes).astype(x.dtype)
-    return packed._replace(scales=scale[..., 0], biases=bias[..., 0])
+        return packed, dequantize(packed, by)
+    *shape, groups = packed.scales.shape
+    codes = _codes(packed, by).reshape(*shape, groups, by.group_size)
+    scales, biases = (part.reshape(*shape, groups, 1) for part in packed[1:])
+    each = _errors(x.reshape(codes.shape), codes, scales, biases)
+    sums = [part.sum(axis=-1, keepdims=True) for part in (codes, *each)]
+    scales, biases = _least_squares(scales, biases, _size(by.group_size), *sums)
+    packed = Quantized(packed.weights, *(part.reshape(*shape, groups) for part in (scales, biases)))
+    if not on_cpu() or 32 % by.bits:
+        return packed, dequantize(packed, by)
+    return packed, _values(codes, scales, biases).reshape(x.shape)
+
+
+def _codes(packed: Quantized, by: Quantization) -> mx.array:
+    if on_cpu() and not 32 % by.bits:
+        return _unpacked(packed.weights[..., None], *_places(by.bits))
+    one = mx.ones(packed.scales.shape)
+    return mx.dequantize(packed.weights, one, mx.zeros_like(one), group_size=by.group_size, bits=by.bits)
 
 
 # One operation each: a step pays for launches.
 @partial(mx.compile, shapeless=True)
-def _products(x: mx.array, values: mx.array, mean: mx.array) -> tuple[mx.array, mx.array]:
-    off = values - mean
-    return x.astype(mx.float32) * off, off * off
+def _unpacked(words: mx.array, shifts: mx.array, mask: mx.array) -> mx.array:
+    return ((words >> shifts) & mask).astype(mx.float32)
 
 
 @partial(mx.compile, shapeless=True)
-def _scale(scales: mx.array, products: mx.array, squares: mx.array) -> mx.array:
-    wide = squares > scales * scales  # Else there is no range.
-    return mx.where(wide, products / mx.where(wide, squares, 1.0), 1.0) * scales
+def _errors(x: mx.array, codes: mx.array, scales: mx.array, biases: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """Return errors in scales, errors times codes, squares of codes."""
+    errors = (x.astype(mx.float32) - biases) / scales.astype(mx.float32) - codes
+    return errors, errors * codes, codes * codes
 
 
 @partial(mx.compile, shapeless=True)
-def _bias(scale: mx.array, scales: mx.array, biases: mx.array, mean: mx.array, mean_of_codes: mx.array) -> mx.array:
-    return mean - scale.astype(mx.float32) * ((mean_of_codes - biases) / scales)
+def _least_squares(
+    scales: mx.array,
+    biases: mx.array,
+    n: mx.array,
+    codes: mx.array,
+    errors: mx.array,
+    products: mx.array,
+    squares: mx.array,
+) -> tuple[mx.array, mx.array]:
+    spread = squares - codes * codes / n
+    wide = spread > 0.5  # Else all codes are the same: there is no range.
+    steeper = mx.where(wide, (products - errors * codes / n) / mx.where(wide, spread, 1.0), 0.0)
+    found = (scales * (1.0 + steeper)).astype(scales.dtype)
+    mean = biases + scales * ((errors + codes) / n)
+    return found, (mean - found.astype(mx.float32) * (codes / n)).astype(scales.dtype)
+
+
+@partial(mx.compile, shapeless=True)
+def _values(codes: mx.array, scales: mx.array, biases: mx.array) -> mx.array:
+    return codes.astype(scales.dtype) * scales + biases
+
+
+@lru_cache(maxsize=8)
+def _size(group_size: int) -> mx.array:
+    return mx.array(float(group_size))
 
 
 def filled_up(x: mx.array, group_size: int) -> mx.array:

@@ -31,7 +31,7 @@ class _Recording(KVCodec):
     """A layer's codec that keeps what it has packed."""
 
     def __init__(self, codec: KVCodec) -> None:
-        vars(self).update(vars(codec) | {"_both": None})  # so that all packing is by `encode`
+        vars(self).update(vars(codec) | {"_sides": []})  # so that all packing is by `encode`
         self.packed: list[tuple[Quantized, Quantized]] = []
 
     def encode(self, keys: mx.array, values: mx.array) -> tuple[Quantized, Quantized]:

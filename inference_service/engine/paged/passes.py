@@ -190,11 +190,11 @@ class ArrayKVCache(KVCache):
     ) -> None:
         super().__init__(of, layer, codec, window)
         self._load = load
-        self.packed: tuple[Quantized, Quantized] | None = None
+        self.packed: list[Quantized] = []
 
     @property
     def state(self) -> list[mx.array]:
-        packed = [part for side in self.packed or () for part in side]
+        packed = [part for side in self.packed for part in side]
         kept = (piece.sequence.working.get(self.layer) for piece in self.of.pieces)
         return packed + [array for working in kept if working is not None for array in working.state]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Items
+from itertools import chain
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -76,28 +77,28 @@ class Written:
         self._of = of
         self._states = states
         self._starts = [(start, start + piece.tokens) for piece, start in zip(of.pieces, of.starts, strict=True)]
-        self._packed: list[tuple[Home, dict[str, mx.array]]] = []
+        self._packed: list[tuple[Home, list[list[mx.array]]]] = []
         for home in homes if caches else ():
             own = [caches[layer] for layer in home.group.layers]
             packed = [cache.packed for cache in own if isinstance(cache, ArrayKVCache)]
-            if not packed or None in packed:
-                continue
-            sides = dict(zip("kv", zip(*packed, strict=True), strict=True))
-            stacked = {}
-            for name in TENSORS:
-                side, part = name.split(".")
-                stacked[home.prefix + name] = mx.stack([getattr(each, part) for each in sides[side]])
-            self._packed.append((home, stacked))
+            if packed and all(packed):
+                sides = zip(*packed, strict=True)
+                self._packed.append(
+                    (home, [[mx.stack(list(layers)) for layers in zip(*side, strict=True)] for side in sides])
+                )
 
     @property
     def state(self) -> list[mx.array]:
         states = self._states.arrays if self._states is not None else []
-        return states + [array for _, stacked in self._packed for array in stacked.values()]
+        return states + [array for _, sides in self._packed for side in sides for array in side]
 
     def put(self) -> None:
         """Skips sequences that have ended."""
-        for home, stacked in self._packed:
-            hosts = {name: _host(array) for name, array in stacked.items()}
+        for home, sides in self._packed:
+            parts = [[_host(array) for array in side] for side in sides]
+            if len(parts) == 1:  # as one
+                parts = [[part[:, :, of] for part in parts[0]] for of in halves(parts[0][0].shape[2])]
+            hosts = dict(zip((home.prefix + name for name in TENSORS), chain(*parts), strict=True))
             row = 0
             for (sequence, n), (start, end) in zip(self._of.pieces, self._starts, strict=True):
                 own = {
@@ -110,6 +111,10 @@ class Written:
                     first = max(start, table.first, sequence.shared if table is sequence.full else 0)
                     put(home.arena, table, first, {name: x[:, :, first - start :] for name, x in own.items()}, end)
         self._packed, self._states = [], None
+
+
+def halves(n: int) -> tuple[slice, slice]:
+    return slice(None, n // 2), slice(n // 2, None)
 
 
 def put(arena: Arena, table: BlockTable, start: int, tensors: HostTensors, end: int) -> None:

@@ -1,13 +1,15 @@
 """The scheme `rotated`: what it gains, that reading undoes what writing did, and what it must never change."""
 
 import hashlib
+from itertools import chain
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from inference_service.engine.attention.reference import out_of_rotation, plain_values
-from inference_service.engine.codec import KVCodec
-from inference_service.engine.quantization import PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize
+from inference_service.engine.codec import Basis, KVCodec
+from inference_service.engine.quantization import BALANCED, PLAIN, ROTATED, KVFormat, Quantization, dequantize, quantize
 from inference_service.engine.rotation import rotated, rotated_back, signs
 from tests.inference_service.engine.geometries import random
 
@@ -60,6 +62,33 @@ def test_rows_do_not_depend_on_what_is_beside_them(by: str, dtype: mx.Dtype, req
         for found, wanted in zip(alone, whole, strict=True):
             for part, of in zip(found, wanted, strict=True):
                 assert mx.array_equal(part, of[row : row + 1, :, at : at + n])
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize(("k_bits", "v_bits", "group_size"), [(4, 4, 64), (5, 4, 32), (6, 6, 32), (8, 8, 64)])
+def test_a_step_stores_what_a_chunk_stores(k_bits: int, v_bits: int, group_size: int, dtype: mx.Dtype) -> None:
+    """Packed bits, and the arrays that layers attend over, or hot would differ from warm."""
+    heads, width = 2, 80 + -80 % group_size
+    matrices = [np.random.default_rng(seed).normal(size=(heads, width, width)) for seed in range(2)]
+    bases = (Basis.of(matrices[0], dtype, keys=True), Basis.of(matrices[1], dtype, keys=False))
+    means = (random(heads, 80, dtype=dtype), random(heads, 80, dtype=dtype, seed=1))
+    codec = KVCodec(KVFormat(k_bits, v_bits, group_size, BALANCED), means, bases)
+    k, v = random(3, heads, 9, 80, dtype=dtype, seed=2), random(3, heads, 9, 80, dtype=dtype, seed=3)
+    packed, arrays = codec.stored(k, v)
+    by_side = codec.encode(k, v)
+    if len(packed) == 2:
+        as_one = zip(chain(*packed), chain(*by_side), strict=True)
+    else:
+        as_one = zip(
+            packed[0], (mx.concatenate(list(sides), axis=1) for sides in zip(*by_side, strict=True)), strict=True
+        )
+    assert all(mx.array_equal(found, wanted) for found, wanted in as_one)
+    for found, wanted in zip(arrays, codec.decode(*by_side), strict=True):
+        assert mx.array_equal(found, wanted)
+    for at in range(9):
+        alone, of_step = codec.stored(k[:, :, at : at + 1], v[:, :, at : at + 1])
+        for found, wanted in zip([*chain(*alone), *of_step], [*chain(*packed), *arrays], strict=True):
+            assert mx.array_equal(found, wanted[:, :, at : at + 1])
 
 
 def test_a_released_codec_holds_no_memory() -> None:
