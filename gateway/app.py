@@ -231,7 +231,7 @@ def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvi
 def _bind(address: Address) -> socket.socket:
     """Raises AddressError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY for these alone
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address.host, address.port))

@@ -20,7 +20,7 @@ from agentmem.layout import GATEWAY_FILE
 from agentmem.process.sockets import AddressError, parse_address
 from agentmem.v1 import inference_pb2, inference_pb2_grpc
 from gateway.app import Gateway, _bind
-from tests.gateway.running import ANY_PORT, eventually, settings
+from tests.gateway.running import ANY_PORT, connected, eventually, settings
 from tests.gateway.scripted import ScriptedWorker, delta, endless, finished, started
 
 
@@ -113,6 +113,16 @@ def test_an_address_that_another_may_still_bind_is_not_had() -> None:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with pytest.raises(OSError, match="in use"):
             other.bind(bound.getsockname())
+
+
+async def test_a_piece_of_text_does_not_wait_for_the_receipt_of_the_one_before(gateway: Gateway) -> None:
+    """Linux acknowledges after 40 ms on a connection that was used before."""
+    async with connected(gateway) as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        (connection,) = gateway._uvicorn.server_state.connections
+        sender = connection.transport.get_extra_info("socket")
+        assert sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_a_gateway_does_not_go_on_without_its_http_server(gateway: Gateway) -> None:
