@@ -2,7 +2,7 @@
 
 Describing a pass took 13 ms for 32 rows of Llama 3.1 8B, computing it 11 (H200). A trace holds for one number of rows
 and of blocks in a table; both are padded, since each costs 30 to 50 ms. Padding rows write to a block of their own.
-A GPU waits 0.1 ms for each page that the host wrote, so a pass leaves the next one's positions there.
+A GPU waits 0.1 ms for each page that the host wrote, so a pass leaves the next one's positions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +49,7 @@ class _TracedTables:
 
 
 class _Next(NamedTuple):
-    """Arrays of a pass in which each row goes on by a token: in host memory, by arena, and on the device."""
+    """A pass in which each row goes on by a token. `hosts` has its `tables` in host memory."""
 
     hosts: list[tuple[Any, Any, Any]]
     offset: mx.array
