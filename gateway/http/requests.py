@@ -41,7 +41,7 @@ def _field(name: str, what: str, most: int = 0) -> Any:
 
 
 def _text(name: str, most: int) -> AfterValidator:
-    return AfterValidator(lambda value: check_text(name, _ascii(name, value), max_bytes=most))
+    return AfterValidator(lambda value: check_text(name, ascii_text(name, value), max_bytes=most))
 
 
 class TurnName(Strict):
@@ -99,7 +99,7 @@ def read_headers(headers: Headers, schema: type[_Headers]) -> _Headers:
 
 def percent_decoded(name: str, value: str) -> str:
     """Raises InvalidArgument that names `name`."""
-    check_percent_encoding(name, value)
+    check_percent_encoding(name, ascii_text(name, value))
     try:
         return check_text(name, unquote_to_bytes(value).decode("utf-8"))
     except UnicodeDecodeError:
@@ -107,12 +107,12 @@ def percent_decoded(name: str, value: str) -> str:
 
 
 def check_percent_encoding(name: str, value: str) -> None:
-    """Raise InvalidArgument for a `value` that is not printable ASCII, or has a "%" that encodes nothing."""
-    if _BAD_ESCAPE.search(_ascii(name, value)):
+    """Raise InvalidArgument for a "%" that encodes nothing."""
+    if _BAD_ESCAPE.search(value):
         raise InvalidArgument(name, 'has a "%" that is not followed by two hex digits; write it as %25')
 
 
-def _ascii(name: str, value: str) -> str:
+def ascii_text(name: str, value: str) -> str:
     if not (value.isascii() and value.isprintable()):
         raise InvalidArgument(name, "must be printable ASCII; percent-encode the UTF-8 of other characters")
     return value

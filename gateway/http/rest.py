@@ -33,6 +33,7 @@ from gateway.edge.callers import caller
 from gateway.http.middleware import log_fields
 from gateway.http.requests import (
     TurnName,
+    ascii_text,
     check_percent_encoding,
     limited,
     percent_decoded,
@@ -141,7 +142,7 @@ def fill_parameters(message: Message, endpoint: Endpoint, values: Values) -> Non
 
 def _pairs(query: bytes) -> list[tuple[str, str]]:
     try:
-        text = query.decode("ascii")
+        text = ascii_text("query", query.decode("ascii"))
         check_percent_encoding("query", text)
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_PARAMETERS)
     except UnicodeDecodeError:
