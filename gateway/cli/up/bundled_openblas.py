@@ -48,7 +48,7 @@ def _rename(program: str, library: str, path: Path) -> None:
         names, copy = Path(directory) / "names", Path(directory) / path.name
         found = sorted(set(_NAMES.findall(Path(library).read_bytes())))
         names.write_bytes(b"".join(b"scipy_%b %b\n" % (name, name) for name in found))
-        command = [program, "--rename-dynamic-symbols", names, "--output", copy, library]
+        command = [program, "--rename-dynamic-symbols", str(names), "--output", str(copy), library]
         subprocess.run(command, capture_output=True, timeout=_SECONDS, check=True)
         copy.replace(path)
 
