@@ -20,6 +20,7 @@ from agentmem.console import Mistake, console
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.words import printable
+from gateway.cli.up.default_model import check_hub
 from gateway.cli.up.lock import holder_of, may_hold
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
@@ -62,6 +63,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
         )
     patience = 3 * (settings.grace + layout.END_SECONDS)
     if given:
+        check_hub(settings)
         fetch(parse(model)[1], settings)
     log, words = prepared(settings.data_directory), (_COMMAND, "up", *flags(given))
     start = log.stat().st_size
