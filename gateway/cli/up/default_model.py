@@ -1,4 +1,4 @@
-"""The default model before anything starts: without it there is little to serve."""
+"""The model that is wanted, before anything starts: `agentmem up` wants the default one, a chat its own."""
 
 import os
 import ssl
@@ -25,12 +25,12 @@ _NONE: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND})
 
 def default_of(settings: UpSettings) -> RegisteredModel:
     """Raises ValueError."""
-    return next(iter(register(settings.model, settings.adapter, settings.models).values()))
+    return next(iter(_registered(settings).values()))
 
 
-def check_default(settings: UpSettings) -> None:
-    """Raise Mistake for a default model that cannot be loaded, by what is on this machine. Raises ValueError."""
-    model = default_of(settings)
+def check_model(settings: UpSettings, name: str = "") -> None:
+    """Raise Mistake for a model that cannot be loaded, by what is on this machine. Raises ValueError."""
+    model = _registered(settings)[name] if name else default_of(settings)
     if model.source == DEMO:
         return
     directory = _place(model.source)
@@ -44,18 +44,24 @@ def check_default(settings: UpSettings) -> None:
         )
 
 
-def check_hub(settings: UpSettings) -> None:
-    """Raise Mistake if the default model has to be downloaded, and its hub does not give it.
+def check_hub(settings: UpSettings, name: str = "") -> None:
+    """Raise Mistake if a model has to be downloaded, and its hub does not give it.
 
-    Where other models are registered, they are served, and the worker tries again. Raises ValueError.
+    Without a name, where other models than the default are registered, those are served, and the worker tries again.
+    Raises ValueError.
     """
-    default, *others = register(settings.model, settings.adapter, settings.models).values()
-    if default.source == DEMO or _place(default.source) is not None or settings.offline or is_offline():
+    registered = _registered(settings)
+    model = registered[name] if name else default_of(settings)
+    if model.source == DEMO or _place(model.source) is not None or settings.offline or is_offline():
         return
-    if any(each.source not in (DEMO, default.source) for each in others):
+    if not name and any(each.source not in (DEMO, model.source) for each in registered.values()):
         return
-    if problem := hub_problem(default.source):
-        raise Mistake(f"model {default.model_id!r} is not downloaded, and {problem}; {here()}")
+    if problem := hub_problem(model.source):
+        raise Mistake(f"model {model.model_id!r} is not downloaded, and {problem}; {here()}")
+
+
+def _registered(settings: UpSettings) -> dict[str, RegisteredModel]:
+    return register(settings.model, settings.adapter, settings.models)
 
 
 def _place(source: str) -> Path | None:

@@ -10,7 +10,7 @@ from agentmem.process import otlp
 from agentmem.process.model_registry import register
 from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import Address, parse_address
-from gateway.cli.up.default_model import check_default
+from gateway.cli.up.default_model import check_model
 from gateway.cli.up.settings import UpSettings, gateway_settings
 from gateway.settings import check_files
 
@@ -30,7 +30,7 @@ def check(settings: UpSettings) -> None:
         otlp.check(settings.otlp)
         register(settings.model, settings.adapter, settings.models)
         check_files(gateway_settings(settings))
-        check_default(settings)
+        check_model(settings)
     except (ValueError, SettingsError) as error:
         raise Mistake(str(error)) from error
 

@@ -15,7 +15,7 @@ from agentmem.process.settings import load
 from gateway.cli.up import default_model
 from gateway.cli.up.background import stack
 from gateway.cli.up.command import not_serving
-from gateway.cli.up.default_model import check_default, check_hub
+from gateway.cli.up.default_model import check_hub, check_model
 from gateway.cli.up.settings import UpSettings
 from tests import blas
 from tests.agentmem.process.test_model_cache import cached
@@ -47,7 +47,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 def look(*arguments: str) -> None:
     settings = load(UpSettings, arguments)
-    check_default(settings)
+    check_model(settings)
     check_hub(settings)
 
 
@@ -90,6 +90,18 @@ def test_chat_refuses_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(Mistake, match=said), stack(model, keep=False):
             pass
     assert not (tmp_path / "data").exists()
+
+
+def test_a_chat_needs_its_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the registry file's default is, and however many others are served."""
+    (whole(tmp_path / "mute") / "tokenizer.json").unlink()
+    file = tmp_path / "models.toml"
+    file.write_text(f"default = 'demo'\n[models.good]\nsource = '{whole(tmp_path / 'good')}'\n")
+    monkeypatch.setenv("AGENTMEM_UP_MODELS", str(file))
+    monkeypatch.setenv("AGENTMEM_UP_DATA", str(tmp_path / "data"))
+    for model, said in ((f"{tmp_path}/mute", "it has no tokenizer"), ("org/none", "cannot be reached")):
+        with pytest.raises(Mistake, match=said), stack(model, keep=False):
+            pass
 
 
 def test_only_the_default_is_judged(tmp_path: Path) -> None:
