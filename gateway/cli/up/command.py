@@ -13,7 +13,7 @@ from agentmem.addresses import parse_address
 from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO
-from agentmem.process.service import ServiceManager
+from agentmem.process.service import ServiceManager, is_managed
 from agentmem.process.settings import HELP_WIDTH, options
 from agentmem.words import printable
 from gateway.cli.text import say
@@ -53,7 +53,8 @@ def up(**given: Any) -> None:
     check(settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
         check_ports(settings)  # after the lock, whose message says that an earlier up may have them
-        check_hub(settings)
+        if not is_managed():  # else the network may come later, and the worker tries again
+            check_hub(settings)
         if sys.stdout.isatty():  # without a terminal the worker fetches it, and the others serve
             fetch(default_of(settings).source, settings)
         try:

@@ -37,11 +37,11 @@ async def default_failure(run: Path, seconds: float) -> str:
     """Return why the worker could not load its default model, in one line, or ""."""
     async with connect(layout.worker_socket(run)) as channel:
         try:
-            answer = await ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(), timeout=seconds)
+            answer = await ModelServiceStub(channel).ListModels(model_pb2.ListModelsRequest(), timeout=seconds)
         except grpc.aio.AioRpcError:
             return ""
-    failed = answer.model.state == model_pb2.MODEL_STATE_FAILED
-    return " ".join(answer.model.error.split()) if failed else ""
+    default = answer.models[0]  # GetModel would ask the hub
+    return " ".join(default.error.split()) if default.state == model_pb2.MODEL_STATE_FAILED else ""
 
 
 def gateway_addresses(run: Path) -> dict[str, str]:

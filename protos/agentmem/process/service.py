@@ -36,6 +36,11 @@ _SEND_SECONDS: Final = 1.0
 """Limit for a manager that does not read."""
 
 
+def is_managed() -> bool:
+    """True before a ServiceManager takes the variable."""
+    return bool(os.environ.get(_SOCKET))
+
+
 class ServiceManager:
     """Any thread."""
 

@@ -172,3 +172,14 @@ async def test_up_does_not_say_ready_without_its_default(
         said = await line_with(output, "Ctrl-C stops.")
     assert said.startswith(f"NOT serving damaged: model 'damaged' cannot be loaded from {damaged}: model.safetensors ")
     assert said.endswith("fetch it again. It serves demo. Ctrl-C stops.\n")
+
+
+@pytest.mark.slow
+async def test_a_service_manager_may_start_it_before_the_network_is_there(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(run_dir / "manager.sock"))
+    told = ["--data", str(run_dir), "--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
+    async with started("--model", "org/none", *told) as (_, output):
+        said = await line_with(output, "Ctrl-C stops.")
+    assert said.startswith("NOT serving org/none: ") and "127.0.0.1 cannot be reached" in said
