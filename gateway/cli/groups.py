@@ -4,6 +4,7 @@ import importlib
 import os
 import sys
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,6 +16,13 @@ from agentmem import extras
 def needing_servers() -> AbstractContextManager[None]:
     """Raise `extras.needing_servers`' refusal as a ClickException."""
     return extras.needing_servers(click.ClickException)
+
+
+def mistake(message: str) -> click.ClickException:
+    """Return a Mistake, which takes long to import."""
+    from agentmem.console import Mistake
+
+    return Mistake(message)
 
 
 class DefaultGroup(click.Group):
@@ -29,6 +37,18 @@ class DefaultGroup(click.Group):
         if names_none and not ctx.resilient_parsing:
             args = [self._default, *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises Mistake for a name of something that is listed here, with the commands for it."""
+        name = args[0]
+        unknown = name not in self.commands and not name.startswith("-") and not get_close_matches(name, self.commands)
+        if unknown and not ctx.resilient_parsing:
+            does = {"show": "shows it", "pull": "fetches it"}
+            ways = [f"`{ctx.command_path} {each} {name}` {does[each]}" for each in does if each in self.commands]
+            raise mistake(f"{ctx.command_path} has no command {name!r}; {', '.join(ways)}")
+        return super().resolve_command(ctx, args)
 
 
 class Lazy(click.Command):

@@ -14,12 +14,12 @@ from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager
-from agentmem.process.settings import HELP_WIDTH, options
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
 from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
+from gateway.cli.up.parameters import UpCommand
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import gateway_addresses, unready
 from gateway.cli.up.settings import (
@@ -35,9 +35,9 @@ _LOADING = "loading the model"
 _PROBE_TIMEOUT = 2.0
 
 
-@click.command(params=[*options(UpSettings)], context_settings={"max_content_width": HELP_WIDTH})
+@click.command(cls=UpCommand)
 def up(**given: Any) -> None:
-    """Start store, worker and gateway, and keep them running until Ctrl-C.
+    """Start store, worker and gateway, and keep them running until Ctrl-C. MODEL is as for --model.
 
     Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
     names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,

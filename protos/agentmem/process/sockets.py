@@ -64,10 +64,15 @@ def _optional(check: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(lambda text: check(text) if text else text)
 
 
-TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(text)))]
+def _with_host(text: str) -> str:
+    """Return a port alone as one of this machine."""
+    return f"127.0.0.1:{text}" if text.isascii() and text.isdigit() else text
+
+
+TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(_with_host(text))))]
 """Callers need credentials unless `is_loopback`."""
 
-OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
+OptionalLoopbackAddress = Annotated[str, _optional(lambda text: _loopback(_with_host(text)))]
 
 OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(text)))]
 """Empty: the default. Callers need credentials."""
