@@ -41,7 +41,14 @@ def main() -> None:
 
 @main.command("search")
 @click.argument("words", nargs=-1)
-@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many to show at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="How many to show at most.",
+)
 @click.option("--any-format", is_flag=True, help="Also models that are not converted for MLX; few are quantized.")
 @json_option
 def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json: bool) -> None:
