@@ -228,12 +228,10 @@ def in_words(details: ErrorDetails) -> str:
 
 def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
     prefix = settings_cls.model_config.get("env_prefix", "")
-    known = {f"{prefix}{name}".upper() for name in settings_cls.model_fields}
+    known = sorted(f"{prefix}{name}".upper() for name in settings_cls.model_fields)
     unknown = sorted(name for name in os.environ if prefix and name.startswith(prefix) and name not in known)
     if unknown:
-        raise SettingsError(
-            f"unknown environment variables: {', '.join(unknown)}; known are {', '.join(sorted(known))}"
-        )
+        raise SettingsError("\n".join(f"{name} {unsupported(name, known, prefix)}" for name in unknown))
 
 
 def _toml_file() -> TomlFile | None:
