@@ -46,6 +46,16 @@ class Habits(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         return super().resolve_command(ctx, args if ctx.resilient_parsing else understood(args, self.commands))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Answer all mistakes in a line."""
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            more = f" `{error.ctx.command_path} --help` says more." if error.ctx else ""
+            raise mistake(f"{error.format_message()}{more}") from error
+
 
 def understood(words: Sequence[str], commands: Mapping[str, Any]) -> list[str]:
     """Return the words with our names for another program's. Raises Mistake with what to type instead."""
