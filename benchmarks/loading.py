@@ -39,7 +39,7 @@ def load(
     info, network = open_network(spec, open_text(spec), ATTENTION)
     for _ in read_weights(info, network):
         pass
-    info, paths, kernels = prove(info, network, speeds)
+    info, paths, kernels, _ = prove(info, network, speeds)
     free, arrays = usable_bytes() - info.weight_bytes, not has_own_memory()
     memory = sizes(free, info.geometry, info.context_length, pool_bytes, arrays=arrays)
     if batch_bytes is not None and arrays:

@@ -48,7 +48,8 @@ from inference_service.models.fitting import (
 from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared, setup_name
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
-from inference_service.models.proof import prove
+from inference_service.models.proof import check_runs
+from inference_service.models.proofs import Proofs
 from inference_service.models.sources import fetch, fetch_description
 from inference_service.pool.memory import Budget, Sizes
 from inference_service.settings import WorkerSettings
@@ -90,7 +91,7 @@ class Loader:
         caches = settings.data_directory / "worker"
         self._hashes = ContentHashes(caches / "weights.json")
         self._hashing = asyncio.Lock()
-        self._speeds = ProductSpeeds(caches / "products.json")
+        self._proofs = Proofs(caches / "proofs.json", ProductSpeeds(caches / "products.json"))
         self._activations = Activations(caches / "activations.json")
         self._kv = KVSetups(caches, quality_check=settings.quality_check)
         self._share = share
@@ -193,18 +194,21 @@ class Loader:
         report(SELF_TEST, 0.0)
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
-        proved = partial(prove, speeds=self._speeds)
-        info, paths, kernels = await call(lambda: proved(info, network))
-        report(SELF_TEST, 0.1)
-        setup = await self._setup(call, fingerprint, network, info)
-        if setup.format != info.geometry.format:
-            chosen = self._with_fitting_context(info.with_format(setup.format))
-            info, paths, kernels = await call(lambda: proved(chosen, network))
+        await call(lambda: check_runs(info, network))
+        while True:
+            setup = await self._setup(call, fingerprint, network, info)
+            if setup.format != info.geometry.format:
+                info = self._with_fitting_context(info.with_format(setup.format))
+            report(SELF_TEST, 0.5)
+            proof = await call(partial(self._proofs.of, fingerprint, info, network))
+            info = proof.info
+            if setup.format == info.geometry.format:  # else its scheme fails here, and it has another
+                break
         if info.context_length < info.own_context_length:
             words = "the context is as long as memory holds; set --context-length for another"
             lengths = {"context": info.context_length, "own_context": info.own_context_length}
             logs.event(log, words, model=info.model_id, **lengths)
-        report(SELF_TEST, 0.6)
+        report(SELF_TEST, 0.9)
         info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
         report(POOL, 0.0)
         needs = self.needs(info)
@@ -215,8 +219,8 @@ class Loader:
         loaded = await call(
             lambda: take_memory(
                 replace(opened, info=info),
-                paths,
-                kernels,
+                proof.paths,
+                proof.kernels,
                 setup,
                 memory,
                 needs.activation_bytes,

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import mlx.core as mx
 
@@ -66,21 +66,28 @@ _SLOW_SECONDS = 10.0
 """Slower CPUs, by two short prompts, compute prompts one by one, which is always right, and prove one step of rows."""
 
 
-def prove(
-    info: ModelInfo, network: Network, speeds: ProductSpeeds | None
-) -> tuple[ModelInfo, tuple[PathReport, ...], Kernels]:
-    """Run the network and attention's self-test, which chooses kernels; `speeds` None leaves products as they are.
+class Proof(NamedTuple):
+    """`whole` if all was proved, and no way is a slower one."""
+
+    info: ModelInfo
+    paths: tuple[PathReport, ...]
+    kernels: Kernels
+    whole: bool = True
+
+
+def prove(info: ModelInfo, network: Network, speeds: ProductSpeeds | None) -> Proof:
+    """Run attention's self-test, which chooses kernels; `speeds` None leaves products as they are.
 
     If its scheme fails here, the model becomes `plain`. `network.rows_together` and `network.rides` say afterwards what
     a pass may have. Raises FailedPrecondition if no scheme is right, and for a model whose tokens see later ones.
     """
     try:
-        reports, kernels = _proved(info, network)
+        reports, kernels = attention_paths(info.geometry)
     except FailedPrecondition as error:
         if info.geometry.format.scheme == PLAIN:
             raise
         info = info.with_format(replace(info.geometry.format, scheme=PLAIN))
-        reports, kernels = _proved(info, network)
+        reports, kernels = attention_paths(info.geometry)
         message = "K and V are quantized as they are, which costs quality: transforming them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
     reports = [*reports, *fastest_products(network, info.geometry, speeds)]
@@ -89,20 +96,20 @@ def prove(
         raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
     slow = on_cpu() and work_clock() - began > _SLOW_SECONDS
     problem = rows_problem(network, info.geometry, kernels, _NEXT[:1] if slow else _NEXT)
-    network.rows_together = not problem
+    network.rows_together, whole = not problem, not problem and not slow
     reports = _noted(info, reports, "decode", "sequences one by one, because together", problem)
     network.rides = not (slow or info.geometry.in_order)
     if slow:
         reports = _noted(info, reports, "prefill", "prompts one by one, because", "this machine is slow for the model")
     if network.rides:
         problem = riding_problem(network, info.geometry, kernels)
-        network.rides = not problem
+        network.rides, whole = not problem, whole and not problem
         reports = _noted(info, reports, "prefill", "prompts one by one, because as rows", problem)
     if available():
         problem = traced_problem(network, info.geometry, kernels._replace(traced=True))
-        kernels = kernels._replace(traced=not problem)
+        kernels, whole = kernels._replace(traced=not problem), whole and not problem
         reports = _noted(info, reports, "decode", "passes are not traced, because", problem)
-    return info, tuple(reports), kernels
+    return Proof(info, tuple(reports), kernels, whole)
 
 
 def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, problem: str) -> list[PathReport]:
@@ -122,15 +129,14 @@ def fastest_products(network: Network, geometry: Geometry, speeds: ProductSpeeds
     return choose(network.model, geometry.dtype, speeds) if speeds and (on_cpu() or available()) else []
 
 
-def _proved(info: ModelInfo, network: Network) -> tuple[list[PathReport], Kernels]:
-    geometry = info.geometry
-    caches = new_caches(geometry)
+def check_runs(info: ModelInfo, network: Network) -> None:
+    """Raises FailedPrecondition for a network that this backend cannot compute."""
+    caches = new_caches(info.geometry)
     try:
         for tokens in ([[0, 0]], [[0]]):
             mx.eval(_run(network, tokens, caches))
     except (RuntimeError, ValueError) as error:
         raise FailedPrecondition(f"model {info.model_id!r} cannot run on this backend: {error}") from error
-    return attention_paths(geometry)
 
 
 def attention_paths(geometry: Geometry) -> tuple[list[PathReport], Kernels]:

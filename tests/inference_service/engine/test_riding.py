@@ -160,7 +160,7 @@ def test_a_first_token_waits_for_no_other_pass_on_a_cpu(
 
 
 def test_a_prompt_with_a_checkpoint_inside_is_computed_in_chunks(model: LoadedModel, oracle: Oracle) -> None:
-    turn = begin(model, prompt_of(model, 0, 5)[:60], checkpoints=(30,))
+    turn = begin(model, prompt_of(model, 1, 5)[:60], checkpoints=(30,))
     run(model)
     stops = [] if model.geometry.resumes_anywhere else [30]
     assert list(turn.job.captured) == stops and right(oracle, turn) and turn.whole

@@ -291,6 +291,7 @@ async def test_a_backend_that_multiplies_wrongly_gets_the_plain_scheme(
 ) -> None:
     good = await place.load("4")
     assert good.geometry.format.scheme == BALANCED and good.calibration is not None
+    (place._data / "worker" / "proofs.json").unlink()
     monkeypatch.setattr(loading, "ATTENTION", type(loading.ATTENTION)())  # what was proved is remembered
     monkeypatch.setattr(codec, "_by_head", lambda x, *_: mx.roll(x, 1, axis=-1))
     found = await place.load("4")

@@ -129,11 +129,11 @@ async def test_turns_of_other_models_go_on_while_one_is_proved_and_measured(load
     loader._engine.attach(step)
     await loader.load(opened, [], lambda stage, share: stages.append(f"{stage} {share}"))
     layers = opened.info.geometry.layers
-    assert steps[f"{loading.SELF_TEST} 0.0"] > 10 * layers, "proofs"
-    assert steps[f"{loading.SELF_TEST} 0.1"] > 3 * layers, "means of K and V, and quality"
+    assert steps[f"{loading.SELF_TEST} 0.0"] > 3 * layers, "means of K and V, and quality"
+    assert steps[f"{loading.SELF_TEST} 0.5"] > 10 * layers, "proofs"
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.5])
 async def test_a_load_ends_with_the_worker(loader: Loader, tmp_path: Path, share: float) -> None:
     opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "model"))), lambda *_: None)
     reached = asyncio.Event()

@@ -245,7 +245,7 @@ def test_products_are_computed_as_given_on_metal(
     monkeypatch.setattr(proof, "available", lambda: False)
     monkeypatch.setattr(proof, "on_cpu", lambda: False)
     network = quantized_model.engine.model
-    _, reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
+    _, reports, _, _ = prove(quantized_model, network, speeds_in(tmp_path))
     assert not [report for report in reports if report.phase == "products"]
     assert ways_of(network.model) == {(GIVEN, GIVEN)}
     assert not (tmp_path / "products.json").exists()
@@ -256,6 +256,6 @@ def test_chunks_are_dequantized_on_a_cpu_where_that_is_the_fastest(
     quantized_model: LoadedModel, tmp_path: Path
 ) -> None:
     network = quantized_model.engine.model
-    _, reports, _ = prove(quantized_model, network, speeds_in(tmp_path))
+    _, reports, _, _ = prove(quantized_model, network, speeds_in(tmp_path))
     assert [report.path for report in reports if report.phase == "products"] == [DEQUANTIZED]
     assert ways_of(network.model) == {(GIVEN, DEQUANTIZED)}

@@ -1,0 +1,51 @@
+"""Proofs of models, remembered: each is made once with a device, these packages and this code."""
+
+import hashlib
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import inference_service
+from inference_service.engine.attention import PathReport
+from inference_service.engine.device import device_and_version
+from inference_service.engine.network import Network
+from inference_service.engine.paged.kernels import Kernels
+from inference_service.engine.product_speeds import ProductSpeeds
+from inference_service.json_cache import JsonCache
+from inference_service.models.opening import ModelInfo
+from inference_service.models.proof import Proof, fastest_products, prove
+
+
+class Proofs:
+    """In one JSON file. Engine thread only."""
+
+    def __init__(self, memory: Path, speeds: ProductSpeeds) -> None:
+        self._memory = JsonCache(memory)
+        self._speeds = speeds
+
+    def of(self, fingerprint: str, info: ModelInfo, network: Network) -> Proof:
+        """Return a network's proof, known or made. Raises FailedPrecondition."""
+        geometry = info.geometry
+        format = f"{geometry.format} bits, {geometry.format.scheme}, groups of {geometry.format.group_size}"
+        name = f"{_here()}; {fingerprint}; {format}"
+        with suppress(KeyError, TypeError):
+            record = self._memory.get(name)
+            paths, kernels = [PathReport(**each) for each in record["paths"]], Kernels(**record["kernels"])
+            network.rows_together, network.rides = True, bool(record["rides"])
+            return Proof(info, (*paths, *fastest_products(network, geometry, self._speeds)), kernels)
+        found = prove(info, network, self._speeds)
+        if found.whole and found.info is info:
+            kept = [asdict(each) for each in found.paths if each.phase != "products"]
+            self._memory.put(name, {"paths": kept, "kernels": found.kernels._asdict(), "rides": network.rides})
+        return found
+
+
+@cache
+def _here() -> str:
+    """Name all that a proof hangs on besides the model."""
+    root = Path(inference_service.__file__).parent
+    files = sorted(path for path in root.rglob("*") if path.suffix in {".py", ".cu"})
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    return f"{device_and_version()}; mlx-lm {metadata.version('mlx-lm')}; code {code}"
