@@ -11,18 +11,12 @@ from typing import Any
 import click
 
 from agentmem import extras
+from agentmem.commands import mistake
 
 
 def needing_servers() -> AbstractContextManager[None]:
     """Raise `extras.needing_servers`' refusal as a ClickException."""
     return extras.needing_servers(click.ClickException)
-
-
-def mistake(message: str) -> click.ClickException:
-    """Return a Mistake, which takes long to import."""
-    from agentmem.console import Mistake
-
-    return Mistake(message)
 
 
 class DefaultGroup(click.Group):

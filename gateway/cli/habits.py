@@ -8,8 +8,8 @@ from typing import Any, Final
 import click
 
 from agentmem import layout
+from agentmem.commands import Commands, mistake
 from agentmem.words import printable
-from gateway.cli.groups import mistake
 
 _SAME: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("serve", "start"), ("up",)),
@@ -38,23 +38,13 @@ _WORKFLOW_FILES: Final = (".yaml", ".yml", ".json")
 _WORKFLOW_FLAGS: Final = frozenset({"--set", "--resume", "--request-id", "--check", "--schema"})
 
 
-class Habits(click.Group):
+class Habits(Commands):
     """A group that understands `_SAME`, answers `_ANSWERS`, and runs a model where `run` names no workflow."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         return super().resolve_command(ctx, args if ctx.resilient_parsing else understood(args, self.commands))
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Answer all mistakes in a line."""
-        try:
-            return super().invoke(ctx)
-        except click.exceptions.NoArgsIsHelpError:
-            raise
-        except click.UsageError as error:
-            more = f" `{error.ctx.command_path} --help` says more." if error.ctx else ""
-            raise mistake(f"{error.format_message()}{more}") from error
 
 
 def understood(words: Sequence[str], commands: Mapping[str, Any]) -> list[str]:

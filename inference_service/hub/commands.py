@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import logging as hub_logging
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from agentmem.commands import Commands
 from agentmem.console import Mistake, console, json_option, write_json
 from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process.model_sources import is_path
@@ -33,7 +34,7 @@ _STEP: Final = 0.1
 """The share between two lines."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Look for models on the hub, and fetch one."""
     hub_logging.set_verbosity(logging.ERROR)  # its warnings hold signed URLs

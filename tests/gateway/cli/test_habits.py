@@ -79,7 +79,7 @@ def test_commands_of_others_are_understood(typed: str, meant: str) -> None:
         ("up --http 8080 --port 8000", "leave --host and --port out"),
         ("up --ctx-size few", "context_length: 'few' is not a whole number"),
         ("up --ctx-size 1 --context-length 2", "leave one out"),
-        ("up --modle x", "'--model', '--models', '--node'?) `agentmem up --help` says more."),
+        ("up --modle x", "'--model', '--models', '--node'?). `agentmem up --help` says more."),
         ("up --data", "Option '--data' requires an argument."),
         ("mdoels", "Did you mean 'models'? `agentmem --help` says more."),
         ("agents show", "Missing argument 'AGENT'. `agentmem agents show --help` says more."),
