@@ -40,9 +40,6 @@ def load_tokenizer(directory: Path, eos_token_ids: Any) -> TokenizerWrapper:
     return _load_tokenizer(directory, eos_token_ids=eos_token_ids)
 
 
-_OTHER_TOKENIZERS: Final = ("tokenizer.model", "vocab.json")
-
-
 class _OfKnownCode(PreTrainedTokenizerFast):  # type: ignore[misc]
     """Its templates see tools with sorted keys."""
 
@@ -59,7 +56,7 @@ def _sorted(value: Any) -> Any:
 class _AutoTokenizer:
     @staticmethod
     def from_pretrained(directory: Path, **arguments: Any) -> Any:
-        """A repository's code is never run. Raises FileNotFoundError for tekken.json alone."""
+        """A repository's code is never run."""
         files = Path(directory)
         if (files / "tokenizer.json").exists():
             return PreTrainedTokenizerFast.from_pretrained(directory, **arguments)
@@ -68,11 +65,6 @@ class _AutoTokenizer:
             with TemporaryDirectory(prefix="agentmem-tokenizer-") as converted:
                 tiktoken_files.convert(files, Path(converted))
                 return _OfKnownCode.from_pretrained(converted, **arguments)
-        if (files / "tekken.json").exists() and not any((files / name).exists() for name in _OTHER_TOKENIZERS):
-            raise FileNotFoundError(
-                "tokenizer.json is missing: tekken.json alone is Mistral's own format; put the tokenizer.json and the "
-                "tokenizer_config.json of a conversion there"
-            )
         return AutoTokenizer.from_pretrained(directory, **{**arguments, "trust_remote_code": False})
 
 

@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_adapters, load_config, load_model
 from safetensors import SafetensorError, safe_open
 
+from agentmem.process.model_folders import CONFIG, WEIGHTS, folder_problem, is_missing, lacking, weight_files
 from agentmem.process.models import ADAPTER_FILES
 from inference_service.domain import Sampling
 from inference_service.engine.attention import AttentionBackend
@@ -27,7 +28,6 @@ from inference_service.models.chat_format import call_syntax, chat_template, rea
 from inference_service.models.costs import estimated_cost
 from inference_service.models.latents import keep_latents
 from inference_service.models.sampling_defaults import sampling_defaults
-from inference_service.models.weight_files import CONFIG, WEIGHTS, lacking, weight_files
 from inference_service.text.reasoning import ReasoningFormat
 from inference_service.text.rendering import Renderer
 from inference_service.text.template import ChatTemplate
@@ -134,6 +134,8 @@ def open_text(spec: ModelSpec) -> ModelText:
     FailedPrecondition.
     """
     with spec.refused:
+        if problem := folder_problem(spec.directory):
+            raise ValueError(problem)
         check_weights(spec.directory)
         config = load_config(spec.directory)
         wrapper = load_tokenizer(spec.directory, eos_token_ids=config.get("eos_token_id"))
@@ -219,7 +221,7 @@ def check_weights(directory: Path) -> None:
             with safe_open(path, "np"):
                 pass
         except SafetensorError as error:
-            raise SafetensorError(f"{path.name} is damaged or cut short ({error}); fetch it again") from error
+            raise ValueError(f"{path.name} is damaged or cut short ({error}); fetch it again") from error
 
 
 def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
@@ -231,8 +233,7 @@ def _unread_network(directory: Path) -> tuple[Any, dict[str, Any]]:
         found: tuple[Any, dict[str, Any]] = load_model(directory, lazy=True, model_config=quantization)
     except Exception as error:
         if missing := lacking(directory):
-            are = "is" if len(missing) == 1 else "are"
-            raise FileNotFoundError(f"{', '.join(missing)} {are} missing; fetch it again") from error
+            raise FileNotFoundError(is_missing(missing)) from error
         raise
     return found
 

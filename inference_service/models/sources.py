@@ -27,12 +27,13 @@ from huggingface_hub.utils.tqdm import tqdm as hub_tqdm
 
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
 from agentmem.process import logs
+from agentmem.process.model_folders import CONFIG, WEIGHTS
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path
 from agentmem.process.models import VARIABLE, RegisteredModel
 from agentmem.process.settings import SettingsError
 from inference_service.engine.mlx_lm_adapter import DEFAULT_ALLOW_PATTERNS, hf_repo_to_path
-from inference_service.models.weight_files import CONFIG, WEIGHTS, is_whole, matching
+from inference_service.models.weight_files import is_whole, matching
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from agentmem.console import Mistake, console
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.words import printable
+from gateway.cli.up.default_model import check_hub, check_model
 from gateway.cli.up.lock import holder_of, may_hold
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
@@ -55,12 +56,14 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
         yield running
         return
     check(settings)
+    check_model(settings, name := registered_name(model))
     if gateway_settings(settings).tls_cert is not None:
         raise Mistake(
             "tls_cert of the gateway is set, and what a chat starts is asked without TLS; start it with `agentmem up`, "
             f"and then talk: agentmem chat --model {model} --gateway HOST:PORT --ca FILE"
         )
     patience = 3 * (settings.grace + layout.END_SECONDS)
+    check_hub(settings, name)
     if given:
         fetch(parse(model)[1], settings)
     log, words = prepared(settings.data_directory), (_COMMAND, "up", *flags(given))

@@ -14,14 +14,16 @@ from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager
+from agentmem.words import printable
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
+from gateway.cli.up.default_model import check_hub, default_of
 from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.parameters import UpCommand
 from gateway.cli.up.preflight import check, check_ports
-from gateway.cli.up.readiness import gateway_addresses, unready
+from gateway.cli.up.readiness import default_failure, gateway_addresses, unready
 from gateway.cli.up.settings import (
     UpSettings,
     gateway_settings,
@@ -43,17 +45,17 @@ def up(**given: Any) -> None:
     names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,
     AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
 
-    At a terminal the default model is fetched first; if the hub does not answer, the worker tries again. Exit status 2:
-    a mistake, before anything was started; 1: a service cannot be kept running.
+    At a terminal the default model is fetched first. Exit status 2: a mistake, a default model that cannot be loaded,
+    or a hub that does not answer, before anything was started; 1: a service cannot be kept running.
     """
     settings = up_settings(given)
     logs.configure("up", settings.log_level, settings.log_format)
     check(settings)
     with closing(UpLock(settings.data_directory, settings.grace + layout.END_SECONDS, say)) as lock:
         check_ports(settings)  # after the lock, whose message says that an earlier up may have them
+        check_hub(settings)
         if sys.stdout.isatty():  # without a terminal the worker fetches it, and the others serve
-            first = next(iter(register(settings.model, settings.adapter, settings.models).values()))
-            fetch(first.source, settings)
+            fetch(default_of(settings).source, settings)
         try:
             asyncio.run(_run(settings, lock))
         except ServiceFailed as error:
@@ -77,11 +79,14 @@ async def _run(settings: UpSettings, lock: UpLock) -> None:
     short = asyncio.create_task(keep_short(settings.data_directory))
     supervisor = Supervisor(services(settings), settings.grace + layout.END_SECONDS, say, [lock.fileno])
 
-    def started() -> None:
+    async def started() -> None:
         addresses = gateway_addresses(settings.run_directory)
         lock.write(http=addresses["http"], grpc=addresses["grpc"])
+        failure = await default_failure(settings.run_directory, _PROBE_TIMEOUT)
         _announce(settings, addresses)
-        manager.ready(f"serving, HTTP on {addresses['http']}, gRPC on {addresses['grpc']}")
+        say(f"{not_serving(settings, failure) if failure else 'Ready.'} Ctrl-C stops.")
+        but = f", but not {default_of(settings).model_id}" if failure else ""
+        manager.ready(f"serving{but}, HTTP on {addresses['http']}, gRPC on {addresses['grpc']}")
 
     try:
         await supervisor.run(stopping, started)
@@ -139,4 +144,8 @@ def _announce(settings: UpSettings, addresses: dict[str, str]) -> None:
         say(f"keys     {gateway.keys}")
     elif unused.exists():
         say(f"keys     none are asked for; `--keys {unused}` asks for those of that file")
-    say("Ready. Ctrl-C stops.")
+
+
+def not_serving(settings: UpSettings, failure: str) -> str:
+    first, *others = register(settings.model, settings.adapter, settings.models)
+    return f"NOT serving {first}: {printable(failure).rstrip('.')}. It serves {', '.join(others) or 'nothing'}."

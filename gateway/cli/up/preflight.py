@@ -10,6 +10,7 @@ from agentmem.process import otlp
 from agentmem.process.model_registry import register
 from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import Address, parse_address
+from gateway.cli.up.default_model import check_model
 from gateway.cli.up.settings import UpSettings, gateway_settings
 from gateway.cli.up.variables import check_variables
 from gateway.settings import check_files
@@ -30,6 +31,7 @@ def check(settings: UpSettings) -> None:
         otlp.check(settings.otlp)
         register(settings.model, settings.adapter, settings.models)
         check_files(gateway_settings(settings))
+        check_model(settings)
     except (ValueError, SettingsError) as error:
         raise Mistake(str(error)) from error
     for socket_of in (layout.store_socket, layout.worker_socket):

@@ -2,10 +2,14 @@ import asyncio
 import json
 from pathlib import Path
 
+import grpc
+
 from agentmem import layout
 from agentmem.addresses import parse_address
 from agentmem.channels import connect
 from agentmem.process.sockets import listens
+from agentmem.v1 import model_pb2
+from agentmem.v1.model_pb2_grpc import ModelServiceStub
 from gateway import upstream
 
 NAMES = ("store", "worker", "gateway")
@@ -27,6 +31,17 @@ async def unready(run: Path, name: str, seconds: float) -> str | None:
     async with connect(target) as channel:
         service = "agentmem.v1.InferenceService" if name == "worker" else ""
         return await upstream.unready_reason(channel, service, seconds, name)
+
+
+async def default_failure(run: Path, seconds: float) -> str:
+    """Return why the worker could not load its default model, in one line, or ""."""
+    async with connect(layout.worker_socket(run)) as channel:
+        try:
+            answer = await ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(), timeout=seconds)
+        except grpc.aio.AioRpcError:
+            return ""
+    failed = answer.model.state == model_pb2.MODEL_STATE_FAILED
+    return " ".join(answer.model.error.split()) if failed else ""
 
 
 def gateway_addresses(run: Path) -> dict[str, str]:

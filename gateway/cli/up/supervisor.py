@@ -66,7 +66,7 @@ class Supervisor:
         self._lifeline, self._parent_end = os.pipe()
         self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
 
-    async def run(self, stopping: asyncio.Event, started: Callable[[], None]) -> None:
+    async def run(self, stopping: asyncio.Event, started: Callable[[], Awaitable[None]]) -> None:
         """Start all, call `started` when all are ready, and keep them until `stopping` is set or one fails. Raises
         ServiceFailed, after stopping all.
         """
@@ -85,7 +85,7 @@ class Supervisor:
                 before = f"{kept.service.name} ready, "
                 if not await _first(kept.ready.wait(), stop, keeping):
                     return
-            started()
+            await started()
             await _first(asyncio.Event().wait(), stop, keeping)
 
 

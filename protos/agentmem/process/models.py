@@ -9,13 +9,14 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from agentmem.process.model_folders import file_problem
 from agentmem.process.model_sources import DEMO, expanded, is_path, parse
 from agentmem.process.settings import ServiceSettings
 
 ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
 """Files that mlx-lm reads."""
 
-_HUB_ID = re.compile(r"(?=.{1,96}$)\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+_HUB_ID = re.compile(r"(?=.{1,96}$)\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _ADAPTER_NAME = re.compile(r"[^+=\s]+")
 
 
@@ -54,9 +55,15 @@ def problem_of_source(source: str, directory: Path) -> str:
         return ""
     path = directory / expanded(source)
     if path.exists():
-        return "" if path.is_dir() else f"{path} is not a directory"
+        return "" if path.is_dir() else file_problem(path)
     if is_path(source):
         return f"{path} does not exist"
+    if "/" not in source:
+        words = " ".join(re.split(r"[^\w.-]+", source)).strip()
+        return (
+            f"there is no such directory, and hub ids are OWNER/NAME; did you mean OWNER/{source} or ./{source}? "
+            f"`agentmem models search {words}` finds models"
+        )
     if not _HUB_ID.fullmatch(source):
         return f"{source} does not exist, and is no hub id, which would be OWNER/NAME"
     return ""

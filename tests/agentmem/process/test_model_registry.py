@@ -35,7 +35,7 @@ def test_the_demo_model_can_have_settings(tmp_path: Path) -> None:
     assert found == {DEMO: RegisteredModel(DEMO, DEMO, pinned=True)}
 
 
-@pytest.mark.parametrize("names", [["f=org/other"], [DEMO, "f"]])
+@pytest.mark.parametrize("names", [["f=org/other"], [DEMO, "f=org/f"]])
 def test_a_name_of_flags_and_file(tmp_path: Path, names: list[str]) -> None:
     file = written(tmp_path, "[models.f]\nsource = 'org/f'")
     with pytest.raises(ValueError, match=r"models.toml:1:1: models.f: another model has this name"):

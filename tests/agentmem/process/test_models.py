@@ -39,9 +39,9 @@ def test_parse_refuses(given: str) -> None:
 
 
 def test_all_in_order_and_no_name_twice(tmp_path: Path) -> None:
-    assert list(parse_all(["b=x", "a=y", str(tmp_path)])) == ["b", "a", tmp_path.name]
+    assert list(parse_all(["b=org/x", "a=org/y", str(tmp_path)])) == ["b", "a", tmp_path.name]
     with pytest.raises(ValueError, match="the name 'a' is taken"):
-        parse_all(["a=x", "a=y"])
+        parse_all(["a=org/x", "a=org/y"])
     with pytest.raises(ValueError, match="does not exist"):
         parse_all([f"{tmp_path}/a=b"])
 

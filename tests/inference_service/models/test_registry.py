@@ -17,7 +17,7 @@ def test_paths_are_named_by_their_last_part(tmp_path: Path, monkeypatch: pytest.
     assert registry(["./mine/"])["mine"].source == "mine"
     assert registry(["~/mine"])["mine"].source == str(tmp_path / "mine")
     assert registry(["x=~/mine"])["x"].source == str(tmp_path / "mine")
-    assert registry(["mine-not"])["mine-not"].source == "mine-not", "what is no directory is a hub id"
+    assert registry(["mine/not"])["mine/not"].source == "mine/not", "what is no directory is a hub id"
 
 
 @pytest.mark.parametrize("names", [["a=x", "a=y"], ["demo=x", "demo"], ["=x"], ["/no/such"], ["x=./none"]])

@@ -8,9 +8,9 @@ import mlx.core as mx
 import pytest
 
 from agentmem.errors import FailedPrecondition
+from agentmem.process.model_folders import lacking
 from inference_service.engine.attention import AttentionBackend
 from inference_service.models.opening import ModelInfo, ModelSpec, open_network, open_text
-from inference_service.models.weight_files import lacking
 from tests.tiny_models import INDEX, SHARDS, write_deepseek2, write_llama, write_quantized, write_shards
 
 OTHERS = tuple(f"model-{number:05}-of-00005.safetensors" for number in range(1, 6))

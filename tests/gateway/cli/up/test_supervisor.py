@@ -24,8 +24,11 @@ class Running:
         self.reports: list[str] = []
         self.supervisor = Supervisor(services, grace, self.reports.append)
 
+    async def has_started(self) -> None:
+        self.started.set()
+
     async def __aenter__(self) -> Running:
-        self.task = asyncio.create_task(self.supervisor.run(self.stopping, self.started.set))
+        self.task = asyncio.create_task(self.supervisor.run(self.stopping, self.has_started))
         started = asyncio.create_task(self.started.wait())
         await asyncio.wait({self.task, started}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
@@ -99,7 +102,7 @@ async def test_of_two_that_fail_the_one_that_others_need_is_named(
 
 async def test_a_final_status_ends_all_after_ready_too(tmp_path: Path) -> None:
     running = Running([service("b", tmp_path, "live-once"), service("a", tmp_path)])
-    task = asyncio.create_task(running.supervisor.run(running.stopping, running.started.set))
+    task = asyncio.create_task(running.supervisor.run(running.stopping, running.has_started))
     await running.started.wait()
     os.kill(started(tmp_path)["b"][0], signal.SIGKILL)
     with pytest.raises(ServiceFailed, match="b ended with status 2"):
@@ -159,7 +162,7 @@ async def test_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
 
     slow = service("b", tmp_path)
     running = Running([service("a", tmp_path), Service("b", slow.module, slow.arguments, never, slow.environment)])
-    task = asyncio.create_task(running.supervisor.run(running.stopping, running.started.set))
+    task = asyncio.create_task(running.supervisor.run(running.stopping, running.has_started))
     await eventually(lambda: set(started(tmp_path)) == {"a", "b"})
     running.stopping.set()
     await task
