@@ -181,6 +181,7 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
     | {
         "data": path("/srv/agentmem"),
         "loaded_models": number(2),
+        "context_length": number(4000),
         "kv_bits": text("5/4"),
         "remote": text("s3://bucket/kv"),
     },
@@ -196,6 +197,7 @@ PASSED_ON: Mapping[str, Mapping[type[ServiceSettings], Any]] = {
     "data": dict.fromkeys((StoreSettings, WorkerSettings), Path("/srv/agentmem")),
     **{name: {WorkerSettings: example.value} for name, example in _MODELS.items()},
     "loaded_models": {WorkerSettings: 2},
+    "context_length": {WorkerSettings: 4000},
     "kv_bits": {WorkerSettings: "5/4"},
     **{name: {GatewaySettings: example.value} for name, example in (_DOORS | _node()).items()},
     "remote": {StoreSettings: "s3://bucket/kv"},

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
+from agentmem.commands import Commands
 from agentmem.console import Mistake, json_option, write_json
 from agentmem.words import printable
 from cache_service.offline.check import check
@@ -27,7 +28,7 @@ _TEXTS = ("what", "where", "problem", "consequence", "repair")
 _directory = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
 
-class OfflineGroup(click.Group):
+class OfflineGroup(Commands):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

@@ -1,6 +1,7 @@
 """The `agentmem` command.
 
 main.py           the table of commands
+habits.py         commands of Ollama, LM Studio and vLLM
 groups.py         lazy imports, and missing packages
 client.py         a gateway's client, its options and errors
 http.py           a request to a gateway's HTTP API, and its options

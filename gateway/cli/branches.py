@@ -64,8 +64,10 @@ def _command(name: str, *parameters: Callable[..., Any]) -> Callable[[Callable[.
 @_command(
     "fork",
     click.argument("new", type=NOT_EMPTY),
-    click.option("--at-version", type=click.IntRange(1), help="The state of this version, if it is still kept."),
-    click.option("--tokens", "keep_tokens", type=click.IntRange(1), help="Only the first so many tokens."),
+    click.option(
+        "--at-version", type=click.IntRange(1), metavar="N", help="The state of this version, if it is still kept."
+    ),
+    click.option("--tokens", "keep_tokens", type=click.IntRange(1), metavar="N", help="Only the first so many tokens."),
 )
 def fork(memory: Memory, new: str, at_version: int | None, keep_tokens: int | None) -> None:
     """Make a second agent, NEW, with AGENT's memory. Later turns of one do not change the other."""

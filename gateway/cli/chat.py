@@ -83,8 +83,8 @@ def summary(answer: Answer) -> str:
     help="The model's name; without it the default model. What it needs is started: see below.",
 )
 @click.option("--keep", is_flag=True, help="Leave running what --model has started.")
-@click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), help="The longest answer.")
-@click.option("--temperature", type=float, help="0 is greedy; by default the model's own.")
+@click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), metavar="N", help="The longest answer.")
+@click.option("--temperature", type=float, metavar="N", help="0 is greedy; by default the model's own.")
 @client_options
 def chat(
     client: Client,

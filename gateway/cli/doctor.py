@@ -23,11 +23,11 @@ from rich.text import Text
 
 from agentmem.console import FOLD, LINE, console, json_option, table
 from agentmem.process.checkup import Checks, Finding, Findings, State, ok, parse, problem, unknown, warning
-from agentmem.process.settings import HELP_WIDTH, options
 from agentmem.words import printable
 from gateway.cli.text import counted
 from gateway.cli.up import preflight
 from gateway.cli.up.openblas import preload_here
+from gateway.cli.up.parameters import UpCommand
 from gateway.cli.up.readiness import NAMES, unready
 from gateway.cli.up.settings import (
     UpSettings,
@@ -51,7 +51,7 @@ _OWN_FILES, _FEW_FILES = 128, 512
 _STYLES: Final = dict(zip(State, ("green", "yellow", "bold red", "bold magenta"), strict=True))
 
 
-@click.command(params=[*options(UpSettings)], context_settings={"max_content_width": HELP_WIDTH})
+@click.command(cls=UpCommand)
 @json_option
 def doctor(as_json: bool, **given: Any) -> None:
     """Check whether this machine and these settings can run Agentmem well, and say what to do if not.

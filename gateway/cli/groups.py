@@ -4,12 +4,14 @@ import importlib
 import os
 import sys
 from contextlib import AbstractContextManager
+from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
 import click
 
 from agentmem import extras
+from agentmem.commands import mistake
 
 
 def needing_servers() -> AbstractContextManager[None]:
@@ -29,6 +31,18 @@ class DefaultGroup(click.Group):
         if names_none and not ctx.resilient_parsing:
             args = [self._default, *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Raises Mistake for a name of something that is listed here, with the commands for it."""
+        name = args[0]
+        unknown = name not in self.commands and not name.startswith("-") and not get_close_matches(name, self.commands)
+        if unknown and not ctx.resilient_parsing:
+            does = {"show": "shows it", "pull": "fetches it"}
+            ways = [f"`{ctx.command_path} {each} {name}` {does[each]}" for each in does if each in self.commands]
+            raise mistake(f"{ctx.command_path} has no command {name!r}; {', '.join(ways)}")
+        return super().resolve_command(ctx, args)
 
 
 class Lazy(click.Command):

@@ -68,8 +68,8 @@ def keys() -> None:
 @click.option("--label", default="", metavar="TEXT", help="What it is for.")
 @click.option("--expires", metavar="WHEN", help="30d, 12h, 2027-01-31 or 2027-01-31T12:00:00Z; without it never.")
 @click.option("--admin", is_flag=True, help="It may load and unload models.")
-@click.option("--max-running", type=click.IntRange(0), help="Requests at once; 0: any number.")
-@click.option("--max-per-minute", type=click.IntRange(0), help="Requests in a minute; 0: any number.")
+@click.option("--max-running", type=click.IntRange(0), metavar="N", help="Requests at once; 0: any number.")
+@click.option("--max-per-minute", type=click.IntRange(0), metavar="N", help="Requests in a minute; 0: any number.")
 @_kept
 @json_option
 def create(namespace: str, label: str, expires: str | None, place: Place, as_json: bool, **limits: Any) -> None:

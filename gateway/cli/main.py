@@ -6,10 +6,12 @@ import sys
 import click
 
 from gateway.cli.groups import Lazy, program
+from gateway.cli.habits import Habits
 from gateway.rings import of_rings
 
 
 @click.group(
+    cls=Habits,
     context_settings={"help_option_names": ["-h", "--help"]},
     commands=[
         Lazy("agents", "gateway.cli.agents:agents", "Show, branch, move or erase agents."),
@@ -41,6 +43,7 @@ def main() -> None:
 
     `agentmem up` starts the services, and most other commands call its gateway. `store` works on a data directory,
     `keys` on a file or a cluster's database, `cluster` on a cluster's database, `doctor` and `bench` on this machine.
+    `serve`, `pull`, `list`, `ps`, `show`, `search`, `stop NAME` and `run NAME` are understood as Ollama's.
     """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # letters that the locale lacks would raise an error

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import logging as hub_logging
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from agentmem.commands import Commands
 from agentmem.console import Mistake, console, json_option, write_json
 from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process.model_sources import is_path
@@ -33,7 +34,7 @@ _STEP: Final = 0.1
 """The share between two lines."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Look for models on the hub, and fetch one."""
     hub_logging.set_verbosity(logging.ERROR)  # its warnings hold signed URLs
@@ -41,7 +42,14 @@ def main() -> None:
 
 @main.command("search")
 @click.argument("words", nargs=-1)
-@click.option("--limit", type=click.IntRange(1, 100), default=10, show_default=True, help="How many to show at most.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    default=10,
+    show_default=True,
+    help="How many to show at most.",
+)
 @click.option("--any-format", is_flag=True, help="Also models that are not converted for MLX; few are quantized.")
 @json_option
 def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json: bool) -> None:

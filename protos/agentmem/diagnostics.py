@@ -94,15 +94,15 @@ class TomlFile:
         return place
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return "; did you mean --data?" or "". Leading dashes and slashes are ignored."""
-    names = {name.lstrip("-/"): name for name in known}
-    found = get_close_matches(given.lstrip("-/"), names, n=2)
+def did_you_mean(given: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return "; did you mean --data?" or "". Leading dashes and slashes are ignored, and the prefix."""
+    names = {name.lstrip("-/").removeprefix(prefix): name for name in known}
+    found = get_close_matches(given.lstrip("-/").removeprefix(prefix), names, n=2)
     return f"; did you mean {' or '.join(names[name] for name in found)}?" if found else ""
 
 
-def unsupported(given: str, known: Collection[str]) -> str:
-    return f"is not supported{did_you_mean(given, known) or '; supported are ' + ', '.join(known)}"
+def unsupported(given: str, known: Collection[str], prefix: str = "") -> str:
+    return f"is not supported{did_you_mean(given, known, prefix) or '; supported are ' + ', '.join(known)}"
 
 
 def _header(line: str) -> tuple[str, ...] | None:

@@ -4,12 +4,14 @@ DATA                        ledgers, KV, weight hashes: one store per data direc
 DATA/keys.json              callers' keys
 DATA/logs/up.log            output of an `agentmem up` that `agentmem chat --model` started
 DATA/logs/up.log.1          the log before it was rotated
-DATA/run                    the run directory, unless --run-dir names another
+DATA/run                    the run directory, unless --run-dir names another; ~/.cache/agentmem/run/HASH if too long
     store.sock, worker.sock
     gateway.json            the gateway's actual addresses, while it listens; "tls": "on" if so
 """
 
+import hashlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -69,6 +71,9 @@ _METRICS_PORT: Final = 9464
 GRACE_SECONDS: Final = 10.0
 """Default for running requests at shutdown."""
 
+MAX_SOCKET_PATH_BYTES: Final = 103 if sys.platform == "darwin" else 107
+_LONGEST_SOCKET: Final = "worker.sock"
+
 LAST_SECONDS: Final = 3.0
 """Limit of each of the worker's three last steps: cancelled turns, blocks, engine."""
 
@@ -84,7 +89,21 @@ def data_directory(data: Path) -> Path:
 
 
 def run_directory(data: Path, run_dir: Path | None) -> Path:
-    return data_directory(data) / RUN if run_dir is None else run_dir.expanduser().absolute()
+    """Return `run_dir`, or DATA/run, or one in the user's cache where sockets in DATA/run had too long paths."""
+    if run_dir is not None:
+        return run_dir.expanduser().absolute()
+    usual = data_directory(data) / RUN
+    if fits(usual / _LONGEST_SOCKET):
+        return usual
+    try:
+        short = user_cache() / RUN / hashlib.sha256(os.fsencode(usual)).hexdigest()[:12]
+    except RuntimeError:  # no home
+        return usual
+    return short if fits(short / _LONGEST_SOCKET) else usual
+
+
+def fits(socket: Path | str) -> bool:
+    return len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES
 
 
 def key_file(data: Path) -> Path:

@@ -19,6 +19,7 @@ from agentmem.process.settings import load
 from deploy.docs import command_line, contract, fields, http_api, settings
 from deploy.docs.errors import errors
 from gateway.api.fields import REFUSED
+from gateway.cli.up.command import up
 from tests.deploy.metrics import documented
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,7 @@ def test_flags_that_pages_name_exist() -> None:
     """In code within prose, and on command lines of `agentmem`."""
     known = {"--help"} | {flag for each in settings.CLASSES for flag in settings.flags(each)}
     known |= {flag for each in command_line.commands() for flag in command_line.flags(each.command)}
+    known |= {flag for each in up.params for flag in each.opts}  # with those of other servers
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         content = page.read_text(encoding="utf-8")
         prose = re.sub(r"```.*?```", "", content, flags=re.DOTALL)

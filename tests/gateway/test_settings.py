@@ -18,7 +18,7 @@ def test_only_loopback(flag: str, address: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--http", "8080"],
+        ["--http", "80800"],
         ["--namespace", ""],
         ["--namespace", "x" * 257],
         ["--stall-limit", "0"],

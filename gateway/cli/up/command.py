@@ -14,7 +14,6 @@ from agentmem.process import logs
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager, is_managed
-from agentmem.process.settings import HELP_WIDTH, options
 from agentmem.words import printable
 from gateway.cli.text import say
 from gateway.cli.up.background import fetch
@@ -22,6 +21,7 @@ from gateway.cli.up.default_model import check_hub, default_of
 from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
+from gateway.cli.up.parameters import UpCommand
 from gateway.cli.up.preflight import check, check_ports
 from gateway.cli.up.readiness import default_failure, gateway_addresses, unready
 from gateway.cli.up.settings import (
@@ -37,9 +37,9 @@ _LOADING = "loading the model"
 _PROBE_TIMEOUT = 2.0
 
 
-@click.command(params=[*options(UpSettings)], context_settings={"max_content_width": HELP_WIDTH})
+@click.command(cls=UpCommand)
 def up(**given: Any) -> None:
-    """Start store, worker and gateway, and keep them running until Ctrl-C.
+    """Start store, worker and gateway, and keep them running until Ctrl-C. MODEL is as for --model.
 
     Each flag is also a variable, AGENTMEM_UP_…, and a key of the table [up] in the TOML file that AGENTMEM_CONFIG
     names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,

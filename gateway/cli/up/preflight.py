@@ -12,6 +12,7 @@ from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import Address, parse_address
 from gateway.cli.up.default_model import check_model
 from gateway.cli.up.settings import UpSettings, gateway_settings
+from gateway.cli.up.variables import check_variables
 from gateway.settings import check_files
 
 _LAST_PORT = 65535
@@ -33,6 +34,10 @@ def check(settings: UpSettings) -> None:
         check_model(settings)
     except (ValueError, SettingsError) as error:
         raise Mistake(str(error)) from error
+    for socket_of in (layout.store_socket, layout.worker_socket):
+        if not layout.fits(path := socket_of(settings.run_directory).removeprefix("unix:")):
+            raise Mistake(f"--run-dir: {path} is over {layout.MAX_SOCKET_PATH_BYTES} bytes; choose a shorter one")
+    check_variables(settings)
 
 
 def check_ports(settings: UpSettings) -> None:

@@ -22,6 +22,9 @@ class UpSettings(ModelSettings, ListenSettings):
     toml_table: ClassVar[str] = "up"
 
     loaded_models: int | None = Field(None, ge=1, description="models that may be loaded at once (default: 1)")
+    context_length: int | None = Field(
+        None, ge=1, description="tokens of context (default: what the model says, as far as memory holds it)"
+    )
     kv_bits: KVBitsText | None = Field(
         None,
         description="bits per element of K and V, as 4, or of each, as 5/4 (3, 4, 5, 6 or 8); 4w6: 6 in windows; "
@@ -120,7 +123,7 @@ def service_arguments(settings: UpSettings) -> ServiceArguments:
         return {"run_dir": settings.run_directory, "metrics": metrics, **shared, "otlp": settings.otlp or None}
 
     data = {"data": settings.data_directory}
-    models = given("model", "adapter", "models", "offline", "loaded_models", "kv_bits")
+    models = given("model", "adapter", "models", "offline", "loaded_models", "context_length", "kv_bits")
     servers = given("http", "grpc", "keys", "cluster_keys", "tls_cert", "tls_key", "tls_client_ca", "allowed_host")
     node = given("node", "advertise", "cluster_tls") if settings.node else {}
     ledger = {**given("remote", "cluster_survives"), **node}

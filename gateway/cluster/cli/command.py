@@ -32,6 +32,7 @@ def cluster() -> None:
 @click.option(
     "--days",
     type=click.IntRange(1, 3650),
+    metavar="N",
     default=825,
     show_default=True,
     help="How long certificates are valid.",

@@ -1,6 +1,7 @@
 """Settings of a service: flags, then environment, then a TOML file; unknown keys are errors."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,9 @@ HELP_WIDTH: Final = 100
 
 _METAVARS: Final = {Path: "PATH", int: "N", float: "N", dict: "NAME=N"}
 
+_FORM: Final = re.compile(r"[A-Z]+[:+=_][A-Z:+=_]*[A-Z]")
+"""A value's form."""
+
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _Settings = TypeVar("_Settings", bound="ServiceSettings")
@@ -52,7 +56,9 @@ class ServiceSettings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", allow_inf_nan=False)
     toml_table: ClassVar[str]
 
-    log_level: Annotated[str, AfterValidator(_known_level)] = Field("info", description=", ".join(LOG_LEVELS))
+    log_level: Annotated[str, AfterValidator(_known_level)] = Field(
+        "info", description=f"how much is logged: {', '.join(LOG_LEVELS)}"
+    )
     log_format: str = Field("text", pattern="^(text|json)$", description="text or json")
     otlp: OptionalCollector = Field(
         "",
@@ -137,16 +143,24 @@ def loaded(settings_cls: type[_Settings], given: Mapping[str, Any]) -> _Settings
 def options(settings_cls: type[ServiceSettings]) -> Iterator[click.Option]:
     """Yield an option for each setting; values of lists and mappings are repeated."""
     for name, field in settings_cls.model_fields.items():
-        flag, kind, default = name.replace("_", "-"), field.annotation, default_of(field)
-        said = f"{field.description}{f' (default: {default})' if default else ''}"
+        flag, kind, said = name.replace("_", "-"), field.annotation, _help(field)
         if kind is bool:
             yield click.Option([f"--{flag}/--no-{flag}"], default=None, help=said)
             continue
         kinds = (get_origin(kind), kind, *get_args(kind))
-        usual = next((_METAVARS[each] for each in kinds if each in _METAVARS), "TEXT")
-        metavar = "|".join(map(str, _choices(kind))) or usual
+        form = _FORM.match(field.description or "")
+        usual = next((_METAVARS[each] for each in kinds if each in _METAVARS), form[0] if form else "TEXT")
+        metavar = f"[{'|'.join(map(str, choices))}]" if (choices := _choices(kind)) else usual
         several = get_origin(kind) in (list, dict)
         yield click.Option([f"--{flag}"], multiple=several, default=None, metavar=metavar, help=said)
+
+
+def _help(field: FieldInfo) -> str:
+    """Return a description and the default in click's style."""
+    said, is_said, words = (field.description or "").partition(" (default: ")
+    words, _, more = words.partition(")") if is_said else (default_of(field), "", "")
+    begins = said[:1].upper() + said[1:] if re.match(r"[a-z]+([ ,'-]|: |$)", said) else said
+    return f"{begins}{more}.{f'  [default: {words}]' if words else ''}"
 
 
 def _repeated(flag: str, kind: type, values: Sequence[str]) -> list[str] | dict[str, str]:
@@ -214,12 +228,10 @@ def in_words(details: ErrorDetails) -> str:
 
 def _refuse_unknown_variables(settings_cls: type[ServiceSettings]) -> None:
     prefix = settings_cls.model_config.get("env_prefix", "")
-    known = {f"{prefix}{name}".upper() for name in settings_cls.model_fields}
+    known = sorted(f"{prefix}{name}".upper() for name in settings_cls.model_fields)
     unknown = sorted(name for name in os.environ if prefix and name.startswith(prefix) and name not in known)
     if unknown:
-        raise SettingsError(
-            f"unknown environment variables: {', '.join(unknown)}; known are {', '.join(sorted(known))}"
-        )
+        raise SettingsError("\n".join(f"{name} {unsupported(name, known, prefix)}" for name in unknown))
 
 
 def _toml_file() -> TomlFile | None:

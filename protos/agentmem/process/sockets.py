@@ -3,7 +3,6 @@
 import fcntl
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Annotated, Final
@@ -15,6 +14,7 @@ from agentmem.addresses import Address as Address
 from agentmem.addresses import is_loopback as is_loopback
 from agentmem.addresses import listens as listens
 from agentmem.addresses import parse_address as parse_address
+from agentmem.layout import MAX_SOCKET_PATH_BYTES, fits
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 
@@ -64,10 +64,15 @@ def _optional(check: Callable[[str], str]) -> AfterValidator:
     return AfterValidator(lambda text: check(text) if text else text)
 
 
-TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(text)))]
+def _with_host(text: str) -> str:
+    """Return a port alone as one of this machine."""
+    return f"127.0.0.1:{text}" if text.isascii() and text.isdigit() else text
+
+
+TcpAddress = Annotated[str, AfterValidator(lambda text: str(parse_address(_with_host(text))))]
 """Callers need credentials unless `is_loopback`."""
 
-OptionalLoopbackAddress = Annotated[str, _optional(_loopback)]
+OptionalLoopbackAddress = Annotated[str, _optional(lambda text: _loopback(_with_host(text)))]
 
 OptionalTcpAddress = Annotated[str, _optional(lambda text: str(parse_address(text)))]
 """Empty: the default. Callers need credentials."""
@@ -79,9 +84,6 @@ OptionalCollector = Annotated[str, _optional(collector_url)]
 """An OTLP collector's URL, or empty."""
 
 
-MAX_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
-
-
 class SocketGuard:
     """The lock of one socket. Not thread-safe."""
 
@@ -91,7 +93,7 @@ class SocketGuard:
 
     def take(self) -> None:
         """Lock, and remove a dead server's socket. Raises AddressError."""
-        if len(os.fsencode(self._path)) > MAX_SOCKET_PATH_BYTES:
+        if not fits(self._path):
             problem = f"is over {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter --run-dir"
             raise AddressError(f"the socket path {self._path} {problem}")
         try:

@@ -11,8 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from agentmem.channels import CLIENT_OPTIONS, MAX_MESSAGE_BYTES, SERVER_OPTIONS, connect
+from agentmem.layout import MAX_SOCKET_PATH_BYTES
 from agentmem.process.server import GrpcServer
-from agentmem.process.sockets import MAX_SOCKET_PATH_BYTES, AddressError
+from agentmem.process.sockets import AddressError
 from agentmem.v1 import model_pb2, model_pb2_grpc
 
 NAME = "agentmem.v1.ModelService"

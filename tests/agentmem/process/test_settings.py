@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from agentmem.process.settings import CONFIG_VARIABLE, ServiceSettings, SettingsError, load
+from agentmem.process.settings import CONFIG_VARIABLE, ServiceSettings, SettingsError, load, options
 
 
 class Settings(ServiceSettings):
@@ -93,11 +93,11 @@ def test_help_speaks_of_the_command_line(flag: str, capsys: pytest.CaptureFixtur
     assert "Does what a test needs.\n" in told
     assert "--model TEXT" in told
     assert "--grace N" in told
-    assert "--dtype auto|half" in told
-    assert "--group 32|64" in told
+    assert "--dtype [auto|half]" in told
+    assert "--group [32|64]" in told
     assert "--quotas NAME=N" in told
-    assert "(default: 10.0)" in told
-    assert not any(word in told for word in ("list[", "factory", "null", "(default: )", "str"))
+    assert "[default: 10.0]" in told
+    assert not any(word in told for word in ("list[", "factory", "null", "[default: ]", "str"))
 
 
 def test_toml_file_that_does_not_exist_is_refused(toml: Path) -> None:
@@ -105,10 +105,10 @@ def test_toml_file_that_does_not_exist_is_refused(toml: Path) -> None:
         load(Settings, [])
 
 
-def test_unknown_variable_is_refused_and_the_known_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_variable_is_refused_with_what_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTMEM_STORE_RUN_DRI", "x")
     monkeypatch.setenv("AGENTMEM_WORKER_FOREIGN", "x")
-    with pytest.raises(SettingsError, match=r"RUN_DRI.*known are .*AGENTMEM_STORE_RUN_DIR") as caught:
+    with pytest.raises(SettingsError, match=r"STORE_RUN_DRI is .*did you mean AGENTMEM_STORE_RUN_DIR\?$") as caught:
         load(Settings, [])
     assert "FOREIGN" not in str(caught.value)
 
@@ -151,3 +151,17 @@ def test_log_level(toml: Path) -> None:
 def test_wrong_command_line_is_refused(given: list[str], told: str) -> None:
     with pytest.raises(SettingsError, match=re.escape(told)):
         load(Settings, given)
+
+
+class Described(Settings):
+    url: str = Field("", description="postgresql://… of the ledger (default: none, it is here); see the guide")
+    address: str = Field("a:1", description="HOST:PORT of it")
+    tokens: int = Field(7, description="max_tokens of requests")
+
+
+def test_help_is_sentences_with_defaults_as_click_writes_them() -> None:
+    told = {option.name: (option.metavar, option.help) for option in options(Described)}
+    assert told["url"] == ("TEXT", "postgresql://… of the ledger; see the guide.  [default: none, it is here]")
+    assert told["address"] == ("HOST:PORT", "HOST:PORT of it.  [default: a:1]")
+    assert told["tokens"] == ("N", "max_tokens of requests.  [default: 7]")
+    assert told["model"] == ("TEXT", "Models.")

@@ -25,6 +25,7 @@ from tests import blas
 from tests.certificates import of_server
 from tests.full_matrix import FULL
 from tests.gateway.running import ANY_PORT, eventually
+from tests.gateway.secured import add_key
 from tests.model_hub import Hub, Repository, model_hub
 from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
 
@@ -148,8 +149,14 @@ async def test_what_cannot_be_started_says_why(run_dir: Path, monkeypatch: pytes
     assert "none.toml" in err and err.count("\n") == 1
     monkeypatch.delenv("AGENTMEM_UP_MODELS")
     monkeypatch.setenv("AGENTMEM_STORE_WARM_BYTES", "many")
+    _, err = await ran("chat", "--model", "demo", "--message", "hi", status=2)
+    assert "STORE_WARM_BYTES: 'many' is not a whole number" in err and err.count("\n") == 1
+    monkeypatch.delenv("AGENTMEM_STORE_WARM_BYTES")
+    monkeypatch.setenv("AGENTMEM_UP_HTTP", "192.0.2.1:80")  # nobody's: for documentation
+    monkeypatch.setenv("AGENTMEM_UP_KEYS", str(run_dir / "keys.json"))
+    add_key(run_dir)
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=1)
-    assert "Agentmem could not be started; it wrote:" in err and "warm_bytes" in err
+    assert "Agentmem could not be started; it wrote:" in err and "cannot listen on 192.0.2.1:80" in err
     assert left(run_dir) == []
 
 

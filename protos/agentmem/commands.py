@@ -1,0 +1,26 @@
+"""Groups of commands. Imports little, since overviews and completion need it."""
+
+from typing import Any
+
+import click
+
+
+class Commands(click.Group):
+    """Answers a mistake on the command line in one line, which click writes in four."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            said = error.format_message()
+            end = "" if said.endswith((".", "?")) else "."
+            raise mistake(f"{said}{end} `{error.ctx.command_path} --help` says more." if error.ctx else said) from error
+
+
+def mistake(message: str) -> click.ClickException:
+    """Return a Mistake, which takes long to import."""
+    from agentmem.console import Mistake
+
+    return Mistake(message)
