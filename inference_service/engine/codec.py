@@ -39,6 +39,7 @@ from inference_service.engine.quantization import (
 )
 from inference_service.engine.rotation import rotated, rotated_back
 
+_MOST_ROWS: Final = 16
 _WIDEST: Final = 256
 """Widest rows that kernels multiply with bases: beyond, shared memory is too small."""
 
@@ -173,7 +174,7 @@ class KVCodec:
         as_one = len(self._sides) == 1
         new = [filled_up(x, self.format.group_size) for x in (keys, values)]
         new = [mx.concatenate(new, axis=1)] if as_one else new
-        store = _step_stored if keys.shape[2] == 1 else _stored
+        store = _step_stored if keys.shape[2] == 1 and len(keys) <= _MOST_ROWS else _stored
         found = [store(x, *side) for x, side in zip(new, self._sides, strict=True)]
         packed, arrays = [Quantized(*parts) for parts, _ in found], [array for _, array in found]
         return packed, list(mx.split(arrays[0], 2, axis=1)) if as_one else arrays
@@ -223,7 +224,7 @@ def _stored(
 
 
 _step_stored = mx.compile(_stored)
-"""Python's calls took 6 % of a step of the demo model."""
+"""Python's calls took 6 % of a step of the demo model. It keeps 50 KB for each number of rows."""
 
 
 def _by_head(x: mx.array, by: mx.array, plus: mx.array | None = None) -> mx.array:
