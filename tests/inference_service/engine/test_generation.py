@@ -45,7 +45,9 @@ directory = written_by([
 
 @pytest.fixture
 def prompt(model: LoadedModel) -> list[int]:
-    text = random.Random(5).choices(["boat", " green", " house", "the sea ", "nobody knows", "\n", "ü€😀"], k=100)
+    """Latents are multiplied in another order in chunks: in this text of theirs no code is at the edge of two."""
+    dice = random.Random(6 if model.geometry.latents else 5)
+    text = dice.choices(["boat", " green", " house", "the sea ", "nobody knows", "\n", "ü€😀"], k=100)
     return model.tokenizer.encode("".join(text), parse_special=False)
 
 
