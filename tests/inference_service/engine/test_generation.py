@@ -13,6 +13,7 @@ import pytest
 from inference_service.domain import Sampling
 from inference_service.engine import prompts
 from inference_service.engine.paged.sequence import Sequence
+from inference_service.engine.quantization import ROTATED
 from inference_service.models.loaded import LoadedModel
 from tests.inference_service.directories import written_by
 from tests.inference_service.engine.batch_turns import (
@@ -45,8 +46,8 @@ directory = written_by([
 
 @pytest.fixture
 def prompt(model: LoadedModel) -> list[int]:
-    """Latents are multiplied in another order in chunks: in this text of theirs no code is at the edge of two."""
-    dice = random.Random(6 if model.geometry.latents else 5)
+    """Latents are multiplied in another order in chunks: in this text no code is at the edge of two."""
+    dice = random.Random(6 if model.geometry.format.scheme == ROTATED else 5)
     text = dice.choices(["boat", " green", " house", "the sea ", "nobody knows", "\n", "ü€😀"], k=100)
     return model.tokenizer.encode("".join(text), parse_special=False)
 
