@@ -1,7 +1,7 @@
 """The OpenBLAS of the package scipy-openblas32 under the names that MLX calls.
 
 All its names have a prefix, so that it can be loaded beside another. A copy without the prefix, which patchelf makes in
-0.1 s, is kept in the user's cache, by the library's checksum.
+less than a second, is kept in the user's cache, by the library's checksum.
 """
 
 import re
