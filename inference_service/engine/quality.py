@@ -39,7 +39,6 @@ TOKENS: Final = 1024
 _MARGIN: Final = 4
 _CHUNK = 128
 _SECONDS = 240.0
-"""Less of the sample leaves a margin, and maybe more bits."""
 _ROWS = 32
 _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 
