@@ -14,17 +14,14 @@ from starlette.requests import Request
 from agentmem.errors import InvalidArgument
 from agentmem.process.wire import drain
 from agentmem.v1 import inference_pb2
-from agentmem.validation import MAX_PART_BYTES, MAX_REQUEST_ID_BYTES, check_text
+from agentmem.validation import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REQUEST_ID_BYTES, check_text
+from agentmem.words import NAME_HEADER
 from gateway.api.validation import Strict, checked
 
 AGENT_HEADER = "X-Agent-ID"
 TURN_HEADER = "Idempotency-Key"
-NAME_HEADER = "X-Agent-Name"
 WARNING_HEADER = "X-Agent-Warning"
 """It says what a client that sent no X-Agent-Memory may not have meant."""
-
-MAX_NAME_BYTES: Final = 200
-"""The id that X-Agent-Name is a part of has at most MAX_PART_BYTES."""
 
 _LONG: Final = 64 * 1024
 """Bytes of a body that is read in a thread: a megabyte of small messages takes most of a second."""

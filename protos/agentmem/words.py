@@ -1,5 +1,6 @@
 import re
 from functools import cache
+from typing import Final
 
 from google.protobuf.descriptor import EnumDescriptor
 
@@ -22,7 +23,8 @@ def short_name(enum: EnumDescriptor, number: int) -> str:
     return short_names(enum).get(number, "")
 
 
-_CONVERSATION_ID = re.compile(r"conv-(?:(?P<name>.+)-)?[0-9a-f]{32}", re.DOTALL)
+NAME_HEADER: Final = "X-Agent-Name"
+_CONVERSATION_ID: Final = re.compile(r"conv-(?:(?P<name>.+)-)?[0-9a-f]{32}", re.DOTALL)
 
 
 def is_conversation(agent_id: str) -> bool:
@@ -31,7 +33,7 @@ def is_conversation(agent_id: str) -> bool:
 
 
 def conversation_name(agent_id: str) -> str:
-    """Return the name that X-Agent-Name gave to a conversation's agent, or ""."""
+    """Return the name that NAME_HEADER gave to a conversation's agent, or ""."""
     found = _CONVERSATION_ID.fullmatch(agent_id)
     return (found and found["name"]) or ""
 
