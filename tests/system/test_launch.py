@@ -15,7 +15,9 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from tests.gateway.running import eventually
+from tests.certificates import of_server
+from tests.gateway.running import eventually, running
+from tests.gateway.secured import add_key
 from tests.scripted_model import write_scripted
 from tests.system.shared import of_module
 from tests.system.stack import Stack
@@ -26,7 +28,7 @@ stack = of_module("scripted", partial(write_scripted, context=32_768))
 
 CLAUDE = """\
 #!{python}
-import json, os, signal, sys, time, urllib.request
+import json, os, signal, ssl, sys, time, urllib.request
 settings = json.load(open(sys.argv[2]))
 assert settings["env"].items() <= os.environ.items()
 match sys.argv[3:]:
@@ -34,9 +36,12 @@ match sys.argv[3:]:
         messages = [{{"role": "user", "content": said[0]}}]
         body = json.dumps({{"model": os.environ["ANTHROPIC_MODEL"], "max_tokens": 9, "messages": messages}})
         name, _, value = os.environ["ANTHROPIC_CUSTOM_HEADERS"].partition(": ")
-        headers = {{"content-type": "application/json", name: value}}
+        key = "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]
+        headers = {{"content-type": "application/json", "authorization": key, name: value}}
         url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
-        print(urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers)).headers["x-agent-id"])
+        request = urllib.request.Request(url, body.encode(), headers)
+        trusted = ssl.create_default_context(cafile=os.environ.get("NODE_EXTRA_CA_CERTS"))
+        print(urllib.request.urlopen(request, context=trusted).headers["x-agent-id"])
         sys.exit(7)
     case ["wait"]:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(8))
@@ -54,17 +59,18 @@ class Ended(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """A user's working directory, its programs in PATH, and the gateway that is named."""
+    """A user's working directory, its programs in PATH, flags that name a gateway, and the user's key."""
 
     path: Path
     programs: Path
-    stack: Stack
+    where: tuple[str, ...]
+    key: str = ""
 
     async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
-        where = ("--gateway", self.stack.grpc, "--http", self.stack.url.removeprefix("http://"))
-        command = [sys.executable, "-m", "gateway.cli.main", "launch", *arguments[:1], *where, *arguments[1:]]
+        command = [sys.executable, "-m", "gateway.cli.main", "launch", *arguments[:1], *self.where, *arguments[1:]]
+        variables = {"PATH": f"{self.programs}:/usr/bin:/bin", "AGENTMEM_API_KEY": self.key}
         return await asyncio.create_subprocess_exec(
-            *command, cwd=self.path, env={**os.environ, "PATH": f"{self.programs}:/usr/bin:/bin"},
+            *command, cwd=self.path, env={**os.environ, **variables},
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
 
@@ -82,7 +88,11 @@ def directory(tmp_path: Path, stack: Stack) -> Directory:
     programs.mkdir()
     (programs / "claude").write_text(CLAUDE.format(python=sys.executable))
     (programs / "claude").chmod(0o755)
-    return Directory(working, programs, stack)
+    return Directory(working, programs, gateway_at(stack.grpc, stack.url.removeprefix("http://")))
+
+
+def gateway_at(grpc: str, http: str) -> tuple[str, ...]:
+    return "--gateway", grpc, "--http", http
 
 
 async def test_agents_are_named_after_the_directory_and_what_memory_gave_is_told(directory: Directory) -> None:
@@ -93,6 +103,19 @@ async def test_agents_are_named_after_the_directory_and_what_memory_gave_is_told
     gained = json.loads(again.out.splitlines()[-1])
     assert (gained["name"], gained["turns"]) == ("my app", 1), "those of this run"
     assert f"1 turn: cache hit 0/{gained['prompt_tokens'] - 5}" in first.err
+
+
+async def test_client_gets_key_and_ca_of_its_gateway(directory: Directory, stack: Stack, tmp_path: Path) -> None:
+    of_server(tmp_path)
+    key = add_key(tmp_path, "default")
+    files = {"keys": "keys.json", "tls_cert": "server.pem", "tls_key": "server.key"}
+    async with running(stack.run, **{name: tmp_path / file for name, file in files.items()}) as gateway:
+        where = (*gateway_at(gateway.addresses["grpc"], gateway.addresses["http"]), "--ca", str(tmp_path / "ca.pem"))
+        secured = directory._replace(where=where, key=key)
+        ended = await secured.launch("claude", "--", "ask", "What is it?")
+        assert ended.status == 7 and "1 turn: cache hit" in ended.err, ended.err
+        stranger = await secured._replace(key="").launch("claude", "--", "ask", "What is it?")
+        assert "asks for a key; give one in AGENTMEM_API_KEY" in stranger.err
 
 
 async def test_signals_are_passed_on(directory: Directory) -> None:
