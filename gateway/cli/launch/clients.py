@@ -13,7 +13,7 @@ NAME: Final = "AGENTMEM_LAUNCH_NAME"
 """Variables that settings of clients refer to."""
 
 _PROVIDER: Final = "agentmem"
-_MOST_OUTPUT: Final = 8192
+_MOST_OUTPUT: Final = 32_000
 
 
 class Server(NamedTuple):

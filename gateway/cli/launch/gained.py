@@ -1,5 +1,6 @@
 """Sums of what memory gave to the conversations of a name, from the reports of their turns in the ledger."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ _ENOUGH: Final = 1024
 
 @dataclass(frozen=True)
 class Gained:
-    """`seconds_saved` is None where no turn shows how fast prompts are computed."""
+    """`seconds_saved` is None where no turn of the conversations shows how fast prompts are computed."""
 
     turns: int
     prompt_tokens: int
@@ -41,28 +42,30 @@ async def last_turn(agentmem: AsyncClient, name: str) -> int:
 
 async def gained(agentmem: AsyncClient, name: str, after: int) -> Gained:
     """Sum the turns that were committed after a time of `last_turn`."""
-    reports: dict[tuple[int, str], agent_pb2.TurnReport] = {}
+    reports: dict[tuple[int, str], agent_pb2.TurnReport] = {}  # a fork has those of its source, too
     for agent in await _conversations(agentmem, name):
         if agent.update_time.ToNanoseconds() > after:
             async for turn in agentmem.agent(agent.key.agent_id, model=agent.key.model_id).turns():
-                created = turn.raw.create_time.ToNanoseconds()
-                if created > after and turn.raw.HasField("report"):
-                    reports[created, turn.raw.request_id] = turn.raw.report  # a fork has those of its source, too
-    return summed(list(reports.values()))
+                if turn.raw.HasField("report"):
+                    reports[turn.raw.create_time.ToNanoseconds(), turn.raw.request_id] = turn.raw.report
+    new = [report for (created, _), report in reports.items() if created > after]
+    return summed(new, seconds_per_token(reports.values()))
 
 
-def summed(reports: list[agent_pb2.TurnReport]) -> Gained:
-    prompt, reused = 0, 0
-    restored, computed, seconds = 0.0, 0, 0.0
+def seconds_per_token(reports: Iterable[agent_pb2.TurnReport]) -> float | None:
+    """Return how long prompts took to compute, or None where none was long enough to show it."""
+    computed, seconds = 0, 0.0
     for report in reports:
-        cached = cached_tokens(report.usage)
-        new = report.usage.prompt_tokens - cached
-        prompt, reused = prompt + report.usage.prompt_tokens, reused + cached
-        restored += report.timings.load.ToTimedelta().total_seconds()
-        if new >= _ENOUGH:
+        if (new := report.usage.prompt_tokens - cached_tokens(report.usage)) >= _ENOUGH:
             computed, seconds = computed + new, seconds + report.timings.prefill.ToTimedelta().total_seconds()
-    saved = max(0.0, reused * seconds / computed - restored) if computed else None
-    return Gained(len(reports), prompt, reused, saved)
+    return seconds / computed if computed else None
+
+
+def summed(reports: Sequence[agent_pb2.TurnReport], per_token: float | None) -> Gained:
+    prompt = sum(report.usage.prompt_tokens for report in reports)
+    reused = sum(cached_tokens(report.usage) for report in reports)
+    restored = sum(report.timings.load.ToTimedelta().total_seconds() for report in reports)
+    return Gained(len(reports), prompt, reused, None if per_token is None else max(0.0, reused * per_token - restored))
 
 
 async def _conversations(agentmem: AsyncClient, name: str) -> list[agent_pb2.Agent]:

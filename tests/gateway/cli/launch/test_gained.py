@@ -4,7 +4,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from agentmem.v1 import agent_pb2, types_pb2
-from gateway.cli.launch.gained import Gained, summed
+from gateway.cli.launch.gained import Gained, seconds_per_token, summed
 
 
 def report(prompt: int, reused: int, prefill: float, load: float = 0.0) -> agent_pb2.TurnReport:
@@ -19,20 +19,23 @@ def report(prompt: int, reused: int, prefill: float, load: float = 0.0) -> agent
 
 
 def test_seconds_saved_are_those_of_computing_less_those_of_reading() -> None:
-    given = summed([report(20_000, 0, 10.0), report(20_100, 20_000, 0.5, load=1.5)])
-    assert given == Gained(2, 40_100, 20_000, pytest.approx(8.5))
-    assert given.text() == "2 turns: cache hit 20,000/40,100 (50 %), 20,100 tokens computed, about 8.5 s saved"
+    first, second = report(20_000, 0, 10.0), report(20_100, 20_000, 0.5, load=1.5)
+    per_token = seconds_per_token([first, second])
+    assert summed([first, second], per_token) == Gained(2, 40_100, 20_000, pytest.approx(8.5))
+    resumed = summed([second], per_token)
+    assert resumed.text() == "1 turn: cache hit 20,000/20,100 (100 %), 100 tokens computed, about 8.5 s saved"
 
 
 def test_short_prompts_do_not_show_how_fast_prompts_are_computed() -> None:
-    given = summed([report(20_100, 20_000, 0.5)])
+    short = report(20_100, 20_000, 0.5)
+    given = summed([short], seconds_per_token([short]))
     assert given.seconds_saved is None
     assert given.text() == "1 turn: cache hit 20,000/20,100 (100 %), 100 tokens computed"
 
 
 def test_reading_may_take_longer_than_computing() -> None:
-    assert summed([report(4096, 0, 1.0), report(4096, 4000, 0.1, load=5.0)]).seconds_saved == 0
+    assert summed([report(4096, 4000, 0.1, load=5.0)], 0.001).seconds_saved == 0
 
 
 def test_no_turns() -> None:
-    assert summed([]).text() == "no turns"
+    assert summed([], None).text() == "no turns"
