@@ -162,8 +162,9 @@ def _qwen(server: Server) -> Settings:
         "modelProviders": {"openai": [model]},
     }
     file = "settings.json"
-    path = str(server.folder / file)
-    return Settings(variables={"QWEN_CODE_SYSTEM_SETTINGS_PATH": path}, files={file: json.dumps(given)})
+    # The user's OPENAI_MODEL would go before the file's.
+    variables = {"QWEN_CODE_SYSTEM_SETTINGS_PATH": str(server.folder / file), "OPENAI_MODEL": server.model}
+    return Settings(variables=variables, files={file: json.dumps(given)})
 
 
 def _toml(value: object) -> str:

@@ -77,8 +77,8 @@ async def directly(url: str, _home: Path) -> AsyncIterator[str]:
 class CodingClient:
     """A client, the call by which the model has its shell say 4711, and what the model says after it.
 
-    `asks` returns the command of a turn. `section` of the guide, if any, has settings, which `own` variables complete.
-    `users` are files that the user has, and that lead to another server.
+    `asks` returns the command of a turn. `section` of the guide has its settings, which `own` variables complete.
+    Without one `agentmem launch` runs it, and `own` and the files `users` are what its user has for another server.
     `reached` gives the address that the client gets. Memory has at least `share` of the prompt's tokens, but for the
     first request of a session. A turn has `requests` at least. What a shell prints is in the next request; a client
     without one writes it to the file `writes` of its working directory.
@@ -101,9 +101,7 @@ class CodingClient:
         return self.name
 
     def settings(self, url: str) -> Settings:
-        if not self.section:
-            return Settings({}, dict(self.users))
-        variables, files = settings(self.section, url)
+        variables, files = settings(self.section, url) if self.section else Settings({}, dict(self.users))
         return Settings({**variables, **(self.own or {})}, files)
 
 
@@ -269,7 +267,7 @@ USERS = {
 ECHO = {"command": "echo 4711"}
 CLAUDE = functools.partial(CodingClient, tool="Bash", arguments={**ECHO, "description": "Say it"})
 CLIENTS = [
-    CLAUDE("claude-code", "", asks=claude, users=USERS["claude"]),
+    CLAUDE("claude-code", "", asks=claude, own={"ANTHROPIC_API_KEY": "sk-ant-other"}, users=USERS["claude"]),
     CLAUDE(
         "claude-code-through-litellm",
         "Claude Code",
@@ -278,7 +276,15 @@ CLIENTS = [
         reached=through_litellm,
     ),
     CodingClient("codex", "", "exec_command", {"cmd": "echo 4711"}, codex, users=USERS["codex"]),
-    CodingClient("qwen-code", "", "run_shell_command", {**ECHO, "is_background": False}, qwen, users=USERS["qwen"]),
+    CodingClient(
+        "qwen-code",
+        "",
+        "run_shell_command",
+        {**ECHO, "is_background": False},
+        qwen,
+        own={"OPENAI_MODEL": "other", "OPENAI_BASE_URL": ELSEWHERE},
+        users=USERS["qwen"],
+    ),
     CodingClient("opencode", "", "bash", ECHO, opencode, users=USERS["opencode"]),
     CodingClient("pi", "", "bash", ECHO, pi, users=USERS["pi"]),
     # Without its variable a daemon outlives it.
