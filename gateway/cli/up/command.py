@@ -16,8 +16,8 @@ from agentmem.process.model_sources import DEMO
 from agentmem.process.service import ServiceManager, is_managed
 from agentmem.words import printable
 from gateway.cli.text import say
-from gateway.cli.up.background import fetch
 from gateway.cli.up.default_model import check_hub, default_of
+from gateway.cli.up.fetching import fetch
 from gateway.cli.up.lock import UpLock
 from gateway.cli.up.log_file import keep_short
 from gateway.cli.up.openblas import preload_here
