@@ -27,6 +27,7 @@ from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.guards import Guard
+from gateway.http.history import History
 from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import (
     ALIVE,
@@ -90,6 +91,7 @@ class HttpServer:
         self._unready = unready
         self._page = settings.ui
         self.draining = False
+        self.history = History(settings)
         finder = Finder(worker, keep=settings.anonymous == "keep", expiry=settings.expiry)
         kept = KeptResponses(worker)
         turns = Turns(worker, finder, settings, metrics, kept)
@@ -107,6 +109,7 @@ class HttpServer:
                 Route("/v1/models", self._models),
                 Route("/v1/models/{id:path}", self._model),
                 *rest_routes(turns, own),
+                Route("/v1/overview/history", self.history.serve),
                 Route("/v1/overview", Overview(settings, metrics.registry, worker).serve),
                 *routes,
                 *(page_routes() if settings.ui else []),

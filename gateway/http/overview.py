@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from agentmem.addresses import parse_address
 from gateway.api.validation import Json
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller
+from gateway.http.charts import point
 from gateway.running import RunningTurns
 from gateway.scraping import Samples, Service, condition, histogram_quantile, increase, restarted, scrape
 from gateway.settings import GatewaySettings
@@ -55,10 +56,7 @@ class Overview:
     def __init__(self, settings: GatewaySettings, registry: CollectorRegistry, running: RunningTurns) -> None:
         self._registry = registry
         self._running = running
-        self._addresses: dict[Service, str] = {
-            "worker": settings.worker_metrics or _offset(settings.metrics, layout.WORKER_METRICS),
-            "store": settings.store_metrics or _offset(settings.metrics, layout.STORE_METRICS),
-        }
+        self._addresses: dict[Service, str] = {name: metrics_address(settings, name) for name in ("worker", "store")}
         self._reading = asyncio.Lock()
         self._read_at = -math.inf
         self._pages: Pages = {}
@@ -80,7 +78,7 @@ class Overview:
                 read_at = time.monotonic()
                 seconds = read_at - self._read_at if self._pages else None
                 answer = await asyncio.to_thread(overview_of, found, self._pages, seconds, datetime.now(UTC))
-                self._answer = {**answer, "turns_running": turns}
+                self._answer = {**answer, "charts": point(answer), "turns_running": turns}
                 self._pages, self._read_at = found, read_at
             return self._answer
 
@@ -90,10 +88,14 @@ class Overview:
         return await scrape(service, address, OF_WORKER if service == "worker" else ())
 
 
-def _offset(metrics: str, offset: int) -> str:
-    """Return "" where the port is not known."""
-    address = parse_address(metrics) if metrics else None
-    return str(address.offset(offset)) if address is not None and address.port else ""
+def metrics_address(settings: GatewaySettings, service: Literal["worker", "store"]) -> str:
+    """Return where a service has its metrics; "" where the port is not known."""
+    given, offset = {
+        "worker": (settings.worker_metrics, layout.WORKER_METRICS),
+        "store": (settings.store_metrics, layout.STORE_METRICS),
+    }[service]
+    own = parse_address(settings.metrics) if settings.metrics else None
+    return given or (str(own.offset(offset)) if own is not None and own.port else "")
 
 
 def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetime) -> Json:

@@ -4,9 +4,10 @@ import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 /** @typedef {{name: string, colour: string, values: (number | null)[]}} Line `colour`: a property of the style sheet */
 
 /**
- * @param {{title: string, unit: string, times: number[], lines: Line[], most?: number}} props always of the same lines
+ * @param {{title: string, unit: string, seconds: number, times: number[], lines: Line[], most?: number}} props always
+ *   of the same lines; `seconds` is the window's length
  */
-export function Plot({ title, unit, times, lines, most }) {
+export function Plot({ title, unit, seconds, times, lines, most }) {
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   const [missing, setMissing] = useState(false);
   const plot = useRef(/** @type {import('../../vendor/uplot.js').default | null} */ (null));
@@ -23,8 +24,8 @@ export function Plot({ title, unit, times, lines, most }) {
     };
     /** @param {unknown} _ @param {number[]} ticks */
     const labels = (_, ticks) => ticks.map((tick) => `${tick}${unit}`);
-    /** @param {unknown} _ @param {number} from @param {number} to */
-    const minute = (_, from, to) => [Math.min(from, to - 60), to];
+    /** @param {unknown} _ @param {number} __ @param {number | null} to null without points */
+    const fixed = (_, __, to) => [(to ?? Date.now() / 1000) - seconds, to ?? Date.now() / 1000];
     /** @param {unknown} _ @param {number} __ @param {number} top */
     const fromNothing = (_, __, top) => [0, most ?? Math.max(1, top * 1.1)];
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 150 }));
@@ -38,7 +39,7 @@ export function Plot({ title, unit, times, lines, most }) {
         }))],
         axes: [quiet, { ...quiet, size: 64, values: labels }],
         scales: {
-          x: { range: minute },
+          x: { range: fixed },
           y: { range: fromNothing },
         },
         cursor: { show: false },
