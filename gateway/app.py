@@ -62,6 +62,7 @@ class Gateway:
             parts.authenticator,
             self._admission,
             self._unready,
+            lambda: self._peers.loading,
             parts.routes,
             {name: servicer for name, _, servicer in parts.services},
         )
@@ -186,7 +187,7 @@ class Gateway:
             edge=True,
             authenticate=GrpcAuthentication(self.parts.authenticator, self._admission),
             metrics=self.metrics.process,
-            asked=self._peers.asked,
+            asked=self.http.unready,
         )
 
 

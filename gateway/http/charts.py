@@ -1,5 +1,6 @@
 """One point of the page's charts, of all models together, from an overview."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -36,8 +37,9 @@ def _sums(amounts: Iterable[Json | None]) -> Counter[str]:
 
 
 def _sum(models: list[Json] | None, field: str) -> float | None:
-    amounts = [None] if models is None else [each[field] for each in models]
-    return None if None in amounts else sum(amounts)
+    if models is None or any(each[field] is None for each in models):
+        return None
+    return math.fsum(each[field] for each in models)
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, Self
@@ -53,7 +53,17 @@ Pages = Mapping[Service, Samples | str]
 class Overview:
     """Reads the pages, at most once a second for all who ask. Event loop only."""
 
-    def __init__(self, settings: GatewaySettings, registry: CollectorRegistry, running: RunningTurns) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        registry: CollectorRegistry,
+        running: RunningTurns,
+        unready: Callable[[], str],
+        loading: Callable[[], object],
+    ) -> None:
+        """`unready` and `loading` are HttpServer's."""
+        self._unready = unready
+        self._loading = loading
         self._registry = registry
         self._running = running
         self._addresses: dict[Service, str] = {name: metrics_address(settings, name) for name in ("worker", "store")}
@@ -78,9 +88,17 @@ class Overview:
                 read_at = time.monotonic()
                 seconds = read_at - self._read_at if self._pages else None
                 answer = await asyncio.to_thread(overview_of, found, self._pages, seconds, datetime.now(UTC))
+                self._say_why(answer["processes"])
                 self._answer = {**answer, "charts": point(answer), "turns_running": turns}
                 self._pages, self._read_at = found, read_at
             return self._answer
+
+    def _say_why(self, processes: list[Json]) -> None:
+        """The gateway knows more than its metrics have: why it does not serve, and of a worker, that it loads."""
+        knows = {"gateway"} if self._loading() is None else {"gateway", "worker"}
+        for each in processes:
+            if each["state"] == "not_ready" and each["service"] in knows:
+                each["why"] = self._unready() or each["why"]
 
     async def _page(self, service: Service) -> Samples | str:
         if not (address := self._addresses[service]):

@@ -29,8 +29,8 @@ async def unready(run: Path, name: str, seconds: float) -> str | None:
     if name == "gateway" and "tls" in addresses:
         return ""
     async with connect(target) as channel:
-        service = "agentmem.v1.InferenceService" if name == "worker" else ""
-        return await upstream.unready_reason(channel, service, seconds, name)
+        service = upstream.WORKER_SERVICE if name == "worker" else ""
+        return (await upstream.readiness(channel, service, seconds, name)).reason
 
 
 async def default_failure(run: Path, seconds: float) -> str:
