@@ -15,9 +15,10 @@ from inference_service.engine.calibration import Calibration
 from inference_service.engine.device import device_bytes
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quality import Quality
+from inference_service.models.finding import NotFetched
 from inference_service.models.fitting import Resident, agent_bytes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.loading import Loader, NotFetched
+from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
 from inference_service.models.serving import Models
 from inference_service.models.slots import ModelSlot, Progress
