@@ -5,6 +5,7 @@ settings.py                   the services' arguments
 preflight.py, variables.py    before the start
 default_model.py, lock.py     the same: the model, and the data directory
 supervisor.py, readiness.py   starts, restarts and stops services
+output.py, status.py          for programs lines, at a terminal a status and a live line
 background.py, log_file.py    `agentmem up` for another command
 fetching.py, child.py         models that are fetched first; modules as children
 openblas.py                   OpenBLAS for the worker

@@ -4,27 +4,29 @@ process group of its own, because a terminal's Ctrl-C is for the command.
 
 import asyncio
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
-from rich.text import Text
 
 from agentmem import layout
-from agentmem.console import Mistake, console
+from agentmem.console import Mistake
 from agentmem.process.model_registry import register
 from agentmem.process.model_sources import parse
 from agentmem.words import printable
+from gateway.cli.live_line import LiveLine
 from gateway.cli.up.child import bound, detached
 from gateway.cli.up.default_model import check_hub, check_model
 from gateway.cli.up.fetching import fetch
 from gateway.cli.up.lock import holder_of, may_hold
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
-from gateway.cli.up.readiness import unready
+from gateway.cli.up.readiness import start_line, unready
 from gateway.cli.up.settings import UpSettings, flags, gateway_settings, up_settings
 
 _COMMAND: Final = "gateway.cli.main"
@@ -67,8 +69,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     start = log.stat().st_size
     with nullcontext(detached(words, log)) if keep else bound(words, patience, log) as up:
         try:
-            with console(stderr=True).status("") as waiting:
-                found = _wait(settings, up, _log_tail(waiting.update, log, start))
+            found = _wait(settings, up, partial(_tail, log, start))
         except BaseException:
             up.terminate()
             raise
@@ -92,17 +93,18 @@ def _registered() -> list[str]:
         raise Mistake(str(error)) from error
 
 
-def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[], str]) -> Stack:
+def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", tail: Callable[[], str]) -> Stack:
     """Wait until `up`, or a faster one, serves. Raises ClickException with its last lines."""
-    while True:
-        ended = up.poll() is not None
-        if (found := _running(settings, up.pid)) is not None:
-            return found
-        said = told()
-        holder = holder_of(settings.data_directory).get("pid", up.pid)
-        if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
-            raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
-        time.sleep(_INTERVAL)
+    with LiveLine(sys.stderr) as line:
+        while True:
+            ended = up.poll() is not None
+            if (found := _running(settings, up.pid)) is not None:
+                return found
+            holder = holder_of(settings.data_directory).get("pid", up.pid)
+            if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
+                raise click.ClickException(f"Agentmem could not be started; it wrote:\n{tail()}")
+            line.show(asyncio.run(start_line(settings.run_directory, _PROBE_SECONDS)))
+            time.sleep(_INTERVAL)
 
 
 def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
@@ -114,14 +116,9 @@ def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
     return Stack(address, pid, pid == ours)
 
 
-def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
-    """Return a function that shows the log's last line, and returns its last lines."""
-
-    def tail() -> str:
-        with log.open("rb") as file:
-            file.seek(start)
-            lines = file.read().decode("utf-8", "replace").splitlines()
-        show(Text(f"starting Agentmem: {printable(lines[-1]) if lines else '…'}"))
-        return "\n".join(map(printable, lines[-_TAIL_LINES:]))
-
-    return tail
+def _tail(log: Path, start: int) -> str:
+    """Return the last lines that were written after `start`."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return "\n".join(map(printable, lines[-_TAIL_LINES:]))

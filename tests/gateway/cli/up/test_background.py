@@ -15,9 +15,8 @@ import psutil
 import pytest
 
 from agentmem import layout
-from agentmem.console import console
 from agentmem.process.sockets import listens
-from gateway.cli.up.background import _log_tail, _wait
+from gateway.cli.up.background import _wait
 from gateway.cli.up.lock import LOCK_FILE, UpLock
 from gateway.cli.up.settings import up_settings
 from inference_service.models.sources import registry
@@ -168,13 +167,6 @@ def test_chat_does_not_wait_for_a_process_that_got_the_holders_number_later(run_
         ended.wait()
         with pytest.raises(click.ClickException, match="could not be started; it wrote:\nno port is free"):
             _wait(up_settings({}), ended, lambda: next(said))
-
-
-def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:
-    log = tmp_path / "up.log"
-    log.write_text("loading [/models/a] [bold]\n")
-    with console(stderr=True).status("") as waiting:
-        assert _log_tail(waiting.update, log, 0)() == "loading [/models/a] [bold]"
 
 
 async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
