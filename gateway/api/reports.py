@@ -43,6 +43,8 @@ def _seconds(duration: Duration) -> float:
 def load_line(model: model_pb2.Model) -> str:
     """Return "loading smol: reading the weights, 40 %, about 12 s left"."""
     progress = model.progress
+    if progress.stage == LoadStage.FETCH and progress.share >= 1:  # or it was here
+        return f"loading {printable(model.model_id)}: opening its files"
     known = progress.stage in list(LoadStage)
     parts = [LoadStage(progress.stage).words if known else printable(progress.stage)]  # a newer worker may have others
     if progress.share:

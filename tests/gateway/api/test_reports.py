@@ -20,6 +20,11 @@ def model(seconds: float | None = None, **progress: object) -> model_pb2.Model:
         (model(12.4, stage="read", share=0.4), "reading the weights, 40 %, about 12 s left"),
         (model(0.1, stage="read", share=0.999), "reading the weights, 100 %, about 1 s left"),
         (model(stage="prove", once=True), "proving attention on this device, once per model"),
+        (model(0, stage="fetch", share=1, once=True), "opening its files"),
+        (
+            model(30, stage="fetch", share=0.5, once=True),
+            "downloading it from the hub, 50 %, once per model, about 30 s left",
+        ),
         (model(stage="new\x1b", share=0.5), "new\\x1b, 50 %"),
     ],
 )

@@ -1,6 +1,8 @@
 /** Lines over time, drawn by uPlot, which is loaded when the first one is shown. */
 import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 
+const FEW = 30;
+
 /** @typedef {{name: string, colour: string, values: (number | null)[]}} Line `colour`: a property of the style sheet */
 
 /**
@@ -24,10 +26,15 @@ export function Plot({ title, unit, seconds, times, lines, most }) {
     };
     /** @param {unknown} _ @param {number[]} ticks */
     const labels = (_, ticks) => ticks.map((tick) => `${tick}${unit}`);
-    /** @param {unknown} _ @param {number} __ @param {number | null} to null without points */
-    const fixed = (_, __, to) => [(to ?? Date.now() / 1000) - seconds, to ?? Date.now() / 1000];
+    /** @param {import('../../vendor/uplot.js').default} plot */
+    const fixed = ({ data: [at] }) => {
+      const to = at[at.length - 1] ?? Date.now() / 1000;
+      return [to - seconds, to];
+    };
     /** @param {unknown} _ @param {number} __ @param {number} top */
     const fromNothing = (_, __, top) => [0, most ?? Math.max(1, top * 1.1)];
+    /** @param {import('../../vendor/uplot.js').default} plot */
+    const few = ({ data: [at] }) => at.length < FEW; // else a line that just began is a pixel
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 150 }));
     import('../../vendor/uplot.js').then(({ default: UPlot }) => {
       if (gone) return;
@@ -35,7 +42,7 @@ export function Plot({ title, unit, seconds, times, lines, most }) {
         width: target.clientWidth,
         height: 150,
         series: [{}, ...lines.map((line) => ({
-          label: line.name, stroke: colour(line.colour), width: 1.5, spanGaps: true, points: { size: 4 },
+          label: line.name, stroke: colour(line.colour), width: 1.5, spanGaps: true, points: { size: 4, show: few },
         }))],
         axes: [quiet, { ...quiet, size: 64, values: labels }],
         scales: {
