@@ -113,7 +113,7 @@ class HttpServer:
                 Route("/v1/models/{id:path}", self._model),
                 *rest_routes(turns, own),
                 Route("/v1/overview/history", self.history.serve),
-                Route("/v1/overview", Overview(settings, metrics.registry, worker, self.unready, loading).serve),
+                Route("/v1/overview", Overview(settings, metrics.registry, worker, loading).serve),
                 *routes,
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),

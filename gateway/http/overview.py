@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse, Response
 
 from agentmem import layout
 from agentmem.addresses import parse_address
+from agentmem.v1 import model_pb2
+from gateway.api.reports import load_line
 from gateway.api.validation import Json
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller
@@ -58,11 +60,9 @@ class Overview:
         settings: GatewaySettings,
         registry: CollectorRegistry,
         running: RunningTurns,
-        unready: Callable[[], str],
-        loading: Callable[[], object],
+        loading: Callable[[], model_pb2.Model | None],
     ) -> None:
-        """`unready` and `loading` are HttpServer's."""
-        self._unready = unready
+        """`loading` is HttpServer's."""
         self._loading = loading
         self._registry = registry
         self._running = running
@@ -94,11 +94,11 @@ class Overview:
             return self._answer
 
     def _say_why(self, processes: list[Json]) -> None:
-        """The gateway knows more than its metrics have: why it does not serve, and of a worker, that it loads."""
-        knows = {"gateway"} if self._loading() is None else {"gateway", "worker"}
-        for each in processes:
-            if each["state"] == "not_ready" and each["service"] in knows:
-                each["why"] = self._unready() or each["why"]
+        """Say of processes that wait for the load of a model how far it is, which their metrics do not have."""
+        if (model := self._loading()) is not None:
+            for each in processes:
+                if each["state"] == "not_ready":
+                    each["why"] = load_line(model)
 
     async def _page(self, service: Service) -> Samples | str:
         if not (address := self._addresses[service]):

@@ -44,7 +44,7 @@ export function Plot({ title, unit, seconds, times, lines, most }) {
         series: [{}, ...lines.map((line) => ({
           label: line.name, stroke: colour(line.colour), width: 1.5, spanGaps: true, points: { size: 4, show: few },
         }))],
-        axes: [quiet, { ...quiet, size: 64, values: labels }],
+        axes: [quiet, { ...quiet, size: 76, values: labels }],
         scales: {
           x: { range: fixed },
           y: { range: fromNothing },
