@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import click
+import httpx
 import psutil
 import pytest
 
@@ -211,6 +212,31 @@ async def test_up_at_a_terminal_shows_how_far_its_model_is(run_dir: Path, hub: H
         assert await shown.ended() == 130
     assert left(run_dir) == []
     assert not (run_dir / "logs").exists() and not (run_dir / "store.db").exists(), "nothing was started"
+
+
+@pytest.mark.slow
+async def test_who_asks_is_told_how_far_a_download_of_the_worker_is(run_dir: Path, hub: Hub) -> None:
+    """Without a terminal the worker fetches its model, while the gateway answers."""
+    hub.repositories["mlx-community/Slow-4bit"] = Repository(FILES, seconds=60)
+    up = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "up", "--model", "mlx-community/Slow-4bit"),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await eventually((run_dir / "run" / "gateway.json").exists, within=60)
+        address = json.loads((run_dir / "run" / "gateway.json").read_text())["http"]
+        async with asyncio.timeout(60), httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as http:
+            while "loading" not in (told := (await http.get("/readyz")).json()) or not told["loading"]["share"]:
+                await asyncio.sleep(0.05)
+        assert told["reason"].startswith("loading mlx-community/Slow-4bit: downloading it from the hub, ")
+        assert "once per model" in told["reason"]
+        assert (told["status"], told["loading"]["stage"], told["loading"]["once"]) == ("not ready", "fetch", True)
+        up.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(up.wait(), 60) == 0
+    finally:
+        for each in left(run_dir):
+            each.kill()
+        await up.wait()
 
 
 async def test_up_at_a_terminal_fetches_nothing_where_another_up_is(run_dir: Path, hub: Hub) -> None:
