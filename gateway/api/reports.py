@@ -42,9 +42,12 @@ def _seconds(duration: Duration) -> float:
 
 def load_line(model: model_pb2.Model) -> str:
     """Return "loading smol: reading the weights, 40 %, about 12 s left"."""
-    progress = model.progress
+    return f"loading {printable(model.model_id)}: {load_words(model.progress)}"
+
+
+def load_words(progress: model_pb2.LoadProgress) -> str:
     if progress.stage == LoadStage.FETCH and progress.share >= 1:  # or it was here
-        return f"loading {printable(model.model_id)}: opening its files"
+        return "opening its files"
     known = progress.stage in list(LoadStage)
     parts = [LoadStage(progress.stage).words if known else printable(progress.stage)]  # a newer worker may have others
     if progress.share:
@@ -53,7 +56,7 @@ def load_line(model: model_pb2.Model) -> str:
         parts.append("once per model")
     if progress.HasField("remaining"):
         parts.append(f"about {max(1, round(progress.remaining.ToTimedelta().total_seconds()))} s left")
-    return f"loading {printable(model.model_id)}: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def load_dict(model: model_pb2.Model) -> Json:

@@ -17,7 +17,7 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
 from gateway.api.contract_json import to_json
-from gateway.api.reports import state_name
+from gateway.api.reports import load_words, state_name
 from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import DefaultGroup, program
 from gateway.cli.live_line import LiveLine
@@ -168,6 +168,8 @@ def errors_of(found: Sequence[model_pb2.Model]) -> Iterator[str]:
 def _notes(model: model_pb2.Model) -> Iterator[str]:
     if model.is_default:
         yield "default"
+    if model.HasField("progress"):
+        yield load_words(model.progress)
     if model.pinned:
         yield "pinned"
     if model.HasField("ttl"):

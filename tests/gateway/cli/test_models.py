@@ -39,6 +39,13 @@ async def test_list(worker: ScriptedWorker, agentmem: Command) -> None:
     ]
 
 
+async def test_a_load_is_noted(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.models[0].progress.CopyFrom(model_pb2.LoadProgress(stage="read", share=0.4))
+    assert "default; reading the weights, 40 %" in (await agentmem("models")).output
+    (demo, _) = json.loads((await agentmem("models", "--json")).output)
+    assert (demo["progress"]["stage"], demo["progress"]["share"]) == ("read", 0.4)
+
+
 async def test_show(worker: ScriptedWorker, agentmem: Command) -> None:
     worker.models[1].memory.agents_4k = 12
     shown = (await agentmem("models", "show", "org/large")).output
