@@ -10,13 +10,13 @@ from agentmem.process import logs
 from agentmem.words import printable
 
 INTERVAL: Final = 0.25
-"""Seconds between two looks at what the line tells of."""
+"""Seconds between two looks."""
 
 _AGAIN: Final = "\r\x1b[K"
 
 
 class LiveLine:
-    """Draws nothing where `stream` is no terminal, whose loss it survives. At the end of a `with` block it is gone."""
+    """Draws nothing where `stream` is no terminal, whose loss it survives."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -25,7 +25,7 @@ class LiveLine:
         self._turning = itertools.cycle("|/-\\")
 
     def show(self, text: str) -> None:
-        """Draw `text`, cut at the terminal's width, instead of what there is; "" draws none."""
+        """Draw `text`, cut at the terminal's width."""
         before, self._shown = self._shown, text
         if self._draws and (text or before):
             line = Text(f"{next(self._turning)} {printable(text)}" if text else "")

@@ -1,4 +1,4 @@
-"""Modules of this installation as children: one that ends with this process, and one that outlives it."""
+"""Modules as children, which end with this process or outlive it."""
 
 import os
 import subprocess

@@ -1,6 +1,4 @@
-"""The log of a stack at a terminal or in the background, which only `agentmem up` writes, so that rotation loses no
-line.
-"""
+"""The log that only `agentmem up` writes, so that rotation loses no line."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The output of `agentmem up`: for programs lines and the log, at a terminal a status, warnings and a live line."""
+"""The output of `agentmem up`: lines, or at a terminal a status."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ _FIELDS: Final = re.compile(r" \w+=")
 
 
 class Output:
-    """Lines on standard output; the log, which may be the same file, on standard error."""
+    """Lines on standard output, the log on standard error."""
 
     def __init__(self, settings: UpSettings) -> None:
         self._settings = settings
@@ -58,12 +58,10 @@ class Output:
 
     async def follow(
         self,
-        unready: Callable[[], bool],  # noqa: ARG002 - a terminal's
-        status: Callable[[], Iterable[str]],  # noqa: ARG002 - a terminal's
+        unready: Callable[[], bool],  # noqa: ARG002
+        status: Callable[[], Iterable[str]],  # noqa: ARG002
     ) -> None:
-        """Run beside the services until it is cancelled. `unready` returns whether one of them does not serve, `status`
-        no line before the gateway listens.
-        """
+        """Run until it is cancelled. `status` has no line before the gateway listens."""
         await keep_short(self._settings.data_directory)
 
 
@@ -115,13 +113,12 @@ class TerminalOutput(Output):
 
 
 def output(settings: UpSettings) -> Output:
-    """Return a terminal's if both streams are of one, and nobody else reads them."""
     at_terminal = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     return TerminalOutput(settings) if at_terminal and not is_managed() else Output(settings)
 
 
 def warning_of(line: str) -> str:
-    """Return a log's line of a warning or error as "warning, worker: …", without its time; "" for others."""
+    """Return a warning or error of a log as "warning, worker: …"; "" for other lines."""
     if line.startswith("{"):
         try:
             told = json.loads(line)

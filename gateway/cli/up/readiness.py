@@ -39,7 +39,7 @@ async def _readiness(run: Path, name: str, seconds: float) -> upstream.Readiness
 
 
 async def start_line(run: Path, seconds: float) -> str:
-    """Return what a start waits for: a model's load, or the first service that does not serve; "" after it."""
+    """Return what a start waits for; "" after it."""
     for name in NAMES:
         found = await _readiness(run, name, seconds)
         if found is None or found.reason:

@@ -69,9 +69,7 @@ class Supervisor:
         course: Callable[[str], None] | None = None,
         relay: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        """`course` is told how the start goes, by default `report`; `relay` gets the services' lines, by default
-        standard error.
-        """
+        """`course`, by default `report`, gets the start's lines, `relay` the services'."""
         self._course = course or report
         self._lifeline, self._parent_end = os.pipe()
         shared = self._lifeline, grace, report, held, relay or to_standard_error
@@ -83,7 +81,6 @@ class Supervisor:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The services' processes, as far as they are started."""
         return {kept.service.name: kept.process.pid for kept in self._kept if kept.process is not None}
 
     async def run(self, stopping: asyncio.Event, started: Callable[[], Awaitable[None]]) -> None:
