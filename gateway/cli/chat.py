@@ -19,7 +19,7 @@ from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
 from gateway.cli.client import NOT_EMPTY, Client, client_options, report_outage
-from gateway.cli.serving import Served, serving
+from gateway.cli.serving import Served, serving, wait_for_load
 from gateway.cli.turns import turn_line
 
 AGENT = "chat"
@@ -120,6 +120,7 @@ def chat(
 
 def _talk(client: Client, conversation: Conversation, messages: Sequence[str]) -> None:
     client.ask(conversation.open)
+    wait_for_load(client, conversation.model_id)
     if not messages and not client.as_json and _at_terminal():
         talk_at_terminal(client, conversation)
         return

@@ -89,6 +89,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         " percentiles are since the reading before, which is at least a second ago and shared by all who ask",
         "Operations",
     ),
+    ("GET", "/v1/overview/history"): Operation(
+        "What the page's charts show, for admins: a point for each 5 seconds of the last 15 minutes", "Operations"
+    ),
     **{
         ("GET", path): Operation("Whether the gateway lives, or could run a turn", "Operations")
         for path in sorted(PROBES)

@@ -108,7 +108,7 @@ def fetch_command(model: str) -> None:
         try:
             _pulled(model, anyway=False, as_json=False, judged_only=True)
         except Unavailable as error:
-            click.echo(f"not fetched now: {report.here(printable(error.message))}; the worker tries again")
+            click.echo(f"not fetched now: {printable(error.message)}; the worker tries again")
 
 
 def _pulled(model: str, *, anyway: bool, as_json: bool, judged_only: bool = False) -> Path | None:
@@ -135,7 +135,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
     if not candidate.answered:
         raise Unavailable(candidate.problem)
     if (listing := candidate.listing) is None:
-        raise click.ClickException(report.here(candidate.problem))
+        raise click.ClickException(candidate.problem)
     if as_json:
         write_json(report.as_dict(candidate))
     else:
@@ -148,7 +148,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
     if not candidate.fits and not anyway and (gated or too_large or not judged_only):
         flag = f"`agentmem models pull {printable(candidate.model_id)} --anyway`" if judged_only else "--anyway"
         even_so = "" if gated else f"; {flag} fetches it even so"
-        raise click.ClickException(report.here(printable(report.what_fits(candidate))) + even_so)
+        raise click.ClickException(printable(report.what_fits(candidate)) + even_so)
     check_disk(candidate.model_id, listing.missing)
 
 
@@ -171,7 +171,7 @@ def _refusing_errors() -> Iterator[None]:
     try:
         yield
     except AgentmemError as error:
-        raise click.ClickException(report.here(printable(error.message))) from error
+        raise click.ClickException(printable(error.message)) from error
     except KeyboardInterrupt:
         click.echo("stopped; the same command goes on with what is missing", err=True)
         sys.exit(_INTERRUPTED)

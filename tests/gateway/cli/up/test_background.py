@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import click
+import httpx
 import psutil
 import pytest
 
 from agentmem import layout
-from agentmem.console import console
 from agentmem.process.sockets import listens
-from gateway.cli.up.background import _log_tail, _wait
+from gateway.cli.up.background import _wait
 from gateway.cli.up.lock import LOCK_FILE, UpLock
 from gateway.cli.up.settings import up_settings
 from inference_service.models.sources import registry
@@ -171,13 +171,6 @@ def test_chat_does_not_wait_for_a_process_that_got_the_holders_number_later(run_
             _wait(up_settings({}), ended, lambda: next(said))
 
 
-def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:
-    log = tmp_path / "up.log"
-    log.write_text("loading [/models/a] [bold]\n")
-    with console(stderr=True).status("") as waiting:
-        assert _log_tail(waiting.update, log, 0)() == "loading [/models/a] [bold]"
-
-
 async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_server(tmp_path)
     monkeypatch.setenv("AGENTMEM_UP_TLS_CERT", str(tmp_path / "server.pem"))
@@ -243,6 +236,31 @@ async def test_up_at_a_terminal_shows_how_far_its_model_is(run_dir: Path, hub: H
         assert await shown.ended() == 130
     assert left(run_dir) == []
     assert not (run_dir / "logs").exists() and not (run_dir / "store.db").exists(), "nothing was started"
+
+
+@pytest.mark.slow
+async def test_who_asks_is_told_how_far_a_download_of_the_worker_is(run_dir: Path, hub: Hub) -> None:
+    """Without a terminal the worker fetches its model, while the gateway answers."""
+    hub.repositories["mlx-community/Slow-4bit"] = Repository(FILES, seconds=60)
+    up = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "up", "--model", "mlx-community/Slow-4bit"),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await eventually((run_dir / "run" / "gateway.json").exists, within=60)
+        address = json.loads((run_dir / "run" / "gateway.json").read_text())["http"]
+        async with asyncio.timeout(60), httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as http:
+            while "loading" not in (told := (await http.get("/readyz")).json()) or not told["loading"]["share"]:
+                await asyncio.sleep(0.05)
+        assert told["reason"].startswith("loading mlx-community/Slow-4bit: downloading it from the hub, ")
+        assert "once per model" in told["reason"]
+        assert (told["status"], told["loading"]["stage"], told["loading"]["once"]) == ("not ready", "fetch", True)
+        up.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(up.wait(), 60) == 0
+    finally:
+        for each in left(run_dir):
+            each.kill()
+        await up.wait()
 
 
 async def test_up_at_a_terminal_fetches_nothing_where_another_up_is(run_dir: Path, hub: Hub) -> None:
