@@ -15,13 +15,7 @@ from gateway.rings import of_rings
     context_settings={"help_option_names": ["-h", "--help"]},
     commands=[
         Lazy("agents", "gateway.cli.agents:agents", "Show, branch, move or erase agents."),
-        program(
-            "bench",
-            "Measure this machine, by name (agentmem bench --help).",
-            "benchmarks",
-            needs=("benchmarks.__main__",),
-            missing="the benchmarks come with a checkout of Agentmem: clone it, and run `make setup`",
-        ),
+        Lazy("bench", "gateway.cli.bench.command:bench", "Measure this machine and a model, in a minute."),
         Lazy("chat", "gateway.cli.chat:chat", "Talk with an agent, line by line from standard input."),
         Lazy("doctor", "gateway.cli.doctor:doctor", "Look what of this machine or its settings is wrong."),
         Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),

@@ -23,13 +23,14 @@ _NAMED: Final = 10
 
 @contextmanager
 def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client, str]]:
-    """Yield a client of a gateway that has loaded `model` (as for `agentmem up --model`), and the model's name.
+    """Yield a client of a gateway that has loaded `model` (as for `agentmem up --model`), and the model's name. "" is
+    the default model.
 
     If nobody listens at the default address, a stack is started in the background, and stopped at the end of the block,
     unless `keep`, or of this process. Raises ClickException.
     """
     if client.gateway != layout.GRPC or client.tls is not None or listens(client.gateway):
-        name = _name(model)
+        name = _name(model) if model else client.ask(lambda agentmem: agentmem.default_model())
         load(client, name, model)
         yield client, name
         return

@@ -91,6 +91,9 @@ async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> N
         assert "marco" in await run("agentmem", "agents")
         assert "demo" in await run("agentmem", "models")
         assert "no runs yet" in await run("agentmem", "workflows")
+        table = await run("agentmem", "bench")
+        assert table.startswith("**Agentmem 0.1.0, ") and "| TTFT, warm: read from disk |" in table
+        assert "come with a checkout" in await run("agentmem", "bench", "ttft", status=2)
         for server in SERVERS:
             said = await run(*server, status=1)
             assert "pip install 'agentmem[" in said

@@ -115,6 +115,13 @@ async def test_a_chat_that_is_ended_leaves_nothing(run_dir: Path, number: signal
 
 
 @pytest.mark.slow
+async def test_a_bench_starts_what_it_measures_and_stops_it(run_dir: Path) -> None:
+    out, err = await ran("bench", "--json")
+    assert json.loads(out)["model"] == "demo" and err == "stopping Agentmem…\n"
+    await eventually(none_is_left(run_dir), within=60)
+
+
+@pytest.mark.slow
 async def test_at_a_terminal_ctrl_c_is_the_chats(run_dir: Path) -> None:
     """It stops an answer; the stack, which is not of the terminal's foreground, goes on. The end of input ends both."""
     async with terminal("-m", "gateway.cli.main", "chat", "--model", "demo") as shown:
