@@ -13,7 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 from huggingface_hub import constants
 
-from agentmem.extras import INSTALL
+from agentmem.extras import install_mlx
 from agentmem.kv.hints import TurnHints
 from agentmem.process.checkup import Checks, Finding, Findings, ok, problem, refused, warning
 from agentmem.process.model_sources import is_path
@@ -58,7 +58,9 @@ def backend() -> Findings:
     info = mx.device_info()
     about = f"MLX {metadata.version('mlx')} on {name}: {info.get('device_name', info.get('architecture', 'unknown'))}"
     if device.on_cpu() and (gpus := nvidia_gpus()):
-        return [warning(f"{about}, although this machine has {gpus} NVIDIA GPU{'s' if gpus > 1 else ''}", INSTALL)]
+        return [
+            warning(f"{about}, although this machine has {gpus} NVIDIA GPU{'s' if gpus > 1 else ''}", install_mlx())
+        ]
     return [ok(f"{about}; models may take {byte_size(device.share_bytes())} of {byte_size(device.device_bytes())}")]
 
 

@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from agentmem.distribution import NAME
 from gateway.cli.groups import Lazy, program
 from gateway.cli.habits import Habits
 from gateway.rings import of_rings
@@ -31,7 +32,7 @@ from gateway.rings import of_rings
         *(command for ring in of_rings("cli") for command in ring.COMMANDS),
     ],
 )
-@click.version_option(package_name="agentmem", prog_name="agentmem")
+@click.version_option(package_name=NAME, prog_name="agentmem")
 def main() -> None:
     """An inference server that gives every LLM agent a persistent memory: its KV cache.
 

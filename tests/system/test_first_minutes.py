@@ -68,7 +68,7 @@ def test_uvx(
     assert "--data" not in run(completing, uvx, "--from", wheel, "agentmem"), "what is not installed is not completed"
     for needs_more in (("models", "search"), ("chat", "--model", "demo", "--message", "hi")):
         said = run(environment, uvx, "--from", wheel, "agentmem", *needs_more, status=1)
-        assert "pip install 'agentmem[" in said and "Traceback" not in said
+        assert f"pip install '{wheel}[" in said and "Traceback" not in said
 
 
 def three_commands() -> list[str]:

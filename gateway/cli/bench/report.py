@@ -5,9 +5,9 @@ import platform
 import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any, Final
 
+from agentmem.distribution import version
 from agentmem.sizes import byte_size
 from gateway.cli.bench.measuring import SAMPLES, Measured
 
@@ -24,7 +24,7 @@ def figures(measured: Measured, *, local: bool) -> dict[str, Any]:
         "kv_bits": raw.kv_bits,
         "weight_bytes": raw.weight_bytes,
         "device": "; ".join(filter(None, (raw.device, here if local else ""))),
-        "agentmem": version("agentmem"),
+        "agentmem": version(),
         "date": datetime.now(UTC).date().isoformat(),
         "tokens": measured.tokens,
         "ttft_seconds": {name: _summary(samples) for name, samples in measured.ttft.items()},
