@@ -2,6 +2,7 @@
 
 serving.py      use of models; swapping.py: loads and unloads; slots.py: states
 loading.py      steps of a load; loaded.py: results
+finding.py      fetches, opens and fits models
 opening.py      a model without weights; chat_format.py, sampling_defaults.py
 capability.py   judges layers; probing.py, proof.py: how; proofs.py remembers
 kv_setup.py     packing of KV; fingerprint.py: names of compatible KV
