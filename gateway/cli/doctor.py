@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agentmem.console import FOLD, LINE, console, json_option, table
+from agentmem.distribution import version
 from agentmem.process.checkup import Checks, Finding, Findings, State, ok, parse, problem, unknown, warning
 from agentmem.words import printable
 from gateway.cli.text import counted
@@ -145,7 +145,7 @@ def to_json(found: Sequence[Finding]) -> str:
 def checks(settings: UpSettings) -> Checks:
     """Return the checks of a gateway that `agentmem up` would start."""
     return {
-        "versions": lambda: [ok(f"agentmem {metadata.version('agentmem')}, Python {platform.python_version()}")],
+        "versions": lambda: [ok(f"agentmem {version()}, Python {platform.python_version()}")],
         "settings": partial(start, settings),
         "open files": partial(open_files, settings),
         "BLAS": blas,
