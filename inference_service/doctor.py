@@ -121,8 +121,8 @@ def _model(model: RegisteredModel, settings: WorkerSettings, offline: bool) -> F
     source = model.source
     if offline or is_directory(source) or is_path(source) or cached(source):
         return [asyncio.run(_opened(model, settings))]
-    later = f"it is fetched from {hub_host()} when it is loaded, and what it needs is not known yet"
-    return [warning(later, f"fetch it beforehand: agentmem models pull {source}")]
+    later = f"it is downloaded from {hub_host()} when it is loaded, and what it needs is not known yet"
+    return [warning(later, f"download it before: agentmem models pull {source}")]
 
 
 async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:

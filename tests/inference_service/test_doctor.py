@@ -157,7 +157,7 @@ def test_model_that_is_still_on_a_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
     found = findings(tmp_path, "owner/none")["model owner/none"]
-    assert found.state is State.WARNING and found.advice == "fetch it beforehand: agentmem models pull owner/none"
+    assert found.state is State.WARNING and found.advice == "download it before: agentmem models pull owner/none"
     found = findings(tmp_path, "owner/none", offline=True)["model owner/none"]
     assert found.state is State.PROBLEM and "offline" in found.found
     assert os.listdir(tmp_path) == []

@@ -33,7 +33,7 @@ _INTERRUPTED: Final = 130
 _INTERVAL: Final = 0.1
 _PROBE_SECONDS: Final = 2.0
 _PULL_SECONDS: Final = 5.0
-"""For a download's end; what it has fetched is on disk."""
+"""For a download's end; what it has downloaded is on disk."""
 
 
 class Stack(NamedTuple):
@@ -46,8 +46,8 @@ class Stack(NamedTuple):
 
 @contextmanager
 def stack(model: str, *, keep: bool) -> Iterator[Stack]:
-    """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
-    "" is the default model of the settings. Raises ClickException.
+    """Yield the data directory's stack, or a new one with `model`, which is downloaded first, and stopped unless
+    `keep`. "" is the default model of the settings. Raises ClickException.
     """
     known = _registered()
     given = {} if not model or model in known else {"model": [model, *up_settings({}).model]}
@@ -96,7 +96,7 @@ def _registered() -> list[str]:
 
 
 def fetch(source: str, settings: UpSettings) -> None:
-    """Fetch a model, unless it is here. Raises Exit after a reported failure."""
+    """Download a model, unless it is here. Raises Exit after a reported failure."""
     if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
         return
     with _bound(("inference_service.hub", "fetch", source), _PULL_SECONDS, None) as fetching:

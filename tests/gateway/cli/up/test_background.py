@@ -220,7 +220,7 @@ async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(ru
 async def test_up_at_a_terminal_shows_how_far_its_model_is(run_dir: Path, hub: Hub) -> None:
     hub.repositories["mlx-community/Slow-4bit"] = Repository(FILES, seconds=20)
     async with terminal("-m", "gateway.cli.main", "up", "--model", "mlx-community/Slow-4bit") as shown:
-        await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "fetching")
+        await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "downloading")
         shown.type(CTRL_C)
         await shown.until("the same command goes on with what is missing")
         assert await shown.ended() == 130
