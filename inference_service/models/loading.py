@@ -8,6 +8,7 @@ Failures leave garbage only.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from inference_service.engine.calibration import Calibrations
 from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
 from inference_service.engine.device import on_cpu
 from inference_service.engine.network import Network
+from inference_service.engine.pausing import patient
 from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
@@ -33,7 +35,7 @@ from inference_service.models.fitting import (
 from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared, setup_name
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
 from inference_service.models.opening import ModelInfo, ModelSpec
-from inference_service.models.proof import check_runs
+from inference_service.models.proof import Proof, check_runs, unproved
 from inference_service.models.proofs import Proofs
 from inference_service.pool.memory import Budget
 from inference_service.settings import WorkerSettings
@@ -42,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+_CAREFUL = "8"
+"""Bits that spoil no model that could be measured."""
 _FIRST_SHARE = 4
 """First segments of blocks and of pieces take such a part of a load's memory for KV."""
 
@@ -98,6 +102,12 @@ class Loader(Finder):
     def unloaded(self, model: LoadedModel) -> None:
         self.budget.withdraw(model.model_id)
 
+    async def measure(self, opened: OpenedModel, wanted: Callable[[], bool]) -> None:
+        """Measure and prove a model that serves, in pauses between turns; a later load takes what was found. Raises
+        CalledOff once it is not `wanted`, and FailedPrecondition for a model that cannot serve.
+        """
+        await self._measured(opened, partial(self._call, opened.info.spec, wanted), lambda *_: None)
+
     async def _load(
         self,
         opened: OpenedModel,
@@ -106,7 +116,7 @@ class Loader(Finder):
         others_decode: Callable[[], bool],
     ) -> LoadedModel:
         info, network, fingerprint = opened.info, opened.network, opened.fingerprint
-        call = partial(self._call, info.spec)
+        call = partial(self._call, info.spec, None)
         check_sizes(info, self.sizes(info, opened.needs, residents))
         pieces = read_weights(info, network)
         report(LoadStage.READ, 0.0)
@@ -115,22 +125,20 @@ class Loader(Finder):
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
         await call(lambda: check_runs(info, network))
-        while True:
-            report(LoadStage.MEASURE, 0.0)
-            setup = await self._setup(call, fingerprint, network, info)
-            if setup.format != info.geometry.format:
-                info = self._with_fitting_context(info.with_format(setup.format))
-            report(LoadStage.PROVE, 0.0)
-            proof = await call(partial(self._proofs.of, fingerprint, info, network))
-            info = proof.info
-            if setup.format == info.geometry.format:  # else its scheme fails here, and it has another
-                break
+        if shared := await self._share(setup_name(fingerprint, info.geometry.format), b""):
+            self._kv.adopt(fingerprint, info, shared)
+        if opened.measure_first or not self._keeps_waiting(opened):
+            setup, proof = await self._measured(opened, call, report)
+        else:
+            setup, proof = await call(lambda: self._unmeasured(opened))
+        info = proof.info
         if info.context_length < info.own_context_length:
             words = "the context is as long as memory holds; set --context-length for another"
             lengths = {"context": info.context_length, "own_context": info.own_context_length}
             logs.event(log, words, model=info.model_id, **lengths)
-        report(LoadStage.PROVE, 0.9)
-        info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
+        if setup.final:
+            report(LoadStage.PROVE, 0.9)
+            info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
         report(LoadStage.POOL, 0.0)
         needs = self.needs(info)
         memory = self.sizes(info, needs, residents)
@@ -160,29 +168,62 @@ class Loader(Finder):
         peak = self._activations.of(_packed(fingerprint, info), network, info.geometry, info.context_length)
         return MeasuredCost(peak, dequantized_bytes(network.model, info.geometry.dtype))
 
+    def _keeps_waiting(self, opened: OpenedModel) -> bool:
+        """Measuring or proving the model would delay the first answer."""
+        of = opened.fingerprint, opened.info
+        large = opened.info.weight_bytes > self._settings.measure_first_bytes
+        return large and not (self._kv.knows(*of) and self._proofs.knows(*of))
+
+    def _unmeasured(self, opened: OpenedModel) -> tuple[KVSetup, Proof]:
+        """Return the known setup, or a careful one, and unproved ways. Engine thread."""
+        info, network = opened.info, opened.network
+        if self._kv.knows(opened.fingerprint, info):
+            setup = self._kv.of(opened.fingerprint, network, info)
+        else:
+            reason = "until the model is measured, between turns"
+            wide = info.with_format(info.geometry.format.with_bits(_CAREFUL))
+            if info.spec.quantization.bits is None and self._fit(wide).context_length >= info.context_length:
+                info = wide
+            setup = KVSetup(info.geometry.format, reason=reason)
+        proof = unproved(info.with_format(setup.format), network)
+        return replace(setup, format=proof.info.geometry.format, final=False), proof
+
+    async def _measured(
+        self, opened: OpenedModel, call: Callable[..., Awaitable[Any]], report: ReportProgress
+    ) -> tuple[KVSetup, Proof]:
+        info = opened.info
+        while True:
+            report(LoadStage.MEASURE, 0.0)
+            setup = await self._setup(call, opened.fingerprint, opened.network, info)
+            if setup.format != info.geometry.format:
+                info = self._with_fitting_context(info.with_format(setup.format))
+            report(LoadStage.PROVE, 0.0)
+            proof: Proof = await call(partial(self._proofs.of, opened.fingerprint, info, opened.network))
+            info = proof.info
+            if setup.format == info.geometry.format:  # else its scheme fails here, and it has another
+                return setup, proof
+
     async def _setup(
         self, call: Callable[..., Awaitable[Any]], fingerprint: str, network: Network, info: ModelInfo
     ) -> KVSetup:
-        """Return a cluster's setup of the model, or find one.
+        """Return the setup that a cluster has, or find one.
 
         Without the store's answer the model serves with its own, which the fingerprint of its KV names.
         """
-        name = setup_name(fingerprint, info.geometry.format)
-        if shared := await self._share(name, b""):
-            self._kv.adopt(fingerprint, info, shared)
+        known = self._kv.knows(fingerprint, info)
         setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
         mine = self._kv.shared(setup, info)
-        first = None if shared else await self._share(name, mine)
+        first = None if known else await self._share(setup_name(fingerprint, info.geometry.format), mine)
         if first and first != mine:  # another machine was a moment faster
             self._kv.adopt(fingerprint, info, first)
             setup = await call(lambda: self._kv.of(fingerprint, network, info))
         return setup
 
-    async def _call(self, spec: ModelSpec, function: Callable[[], _T]) -> _T:
-        """Run the model's code on the engine thread."""
+    async def _call(self, spec: ModelSpec, wanted: Callable[[], bool] | None, function: Callable[[], _T]) -> _T:
+        """Run the model's code on the engine thread; patiently while `wanted`, if that is given."""
 
         def step() -> _T:
-            with spec.refused:
+            with spec.refused, patient(wanted) if wanted else nullcontext():
                 return function()
 
         return await self._engine.call(step)
