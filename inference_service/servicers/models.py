@@ -108,6 +108,7 @@ def _measured(model: LoadedModel) -> pb.Model:
         calibration=_calibration(model.calibration) if model.calibration else None,
         fingerprint=model.fingerprint,
         device=device_and_version(),
+        unmeasured=not model.setup.final,
         attention_paths=[
             pb.AttentionPath(
                 phase=report.phase, path=report.path, relative_error=report.relative_error, note=report.note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from agentmem import AsyncAgent, AsyncClient
 from agentmem.errors import FailedPrecondition
 from gateway.cli.bench import measuring
 from gateway.cli.bench.measuring import SAMPLES, measure
+from inference_service.models import measuring as worker_measuring
 from tests.system.shared import SharedStacks
+from tests.system.stack import hosting
 from tests.tiny_models import write_llama
 
 
@@ -56,6 +59,24 @@ async def test_an_interrupted_run_leaves_no_agent(client: AsyncClient) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert [agent async for agent in client.agents()] == []
+
+
+async def test_a_new_model_is_measured_first(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_measuring, "_QUIET_SECONDS", 3600)
+    steps: list[str] = []
+
+    def report(step: str) -> None:
+        if not steps:
+            monkeypatch.setattr(worker_measuring, "_QUIET_SECONDS", 0)
+        steps.append(step)
+
+    flags = ("--measure-first-bytes", "0")
+    stack = hosting(f"tiny={tiny}", "store", "worker", "gateway", worker_flags=flags)
+    async with stack as at, AsyncClient(at.grpc) as client:
+        assert (await client.models.get("tiny")).raw.unmeasured
+        found = await measure(client, "tiny", report)
+    assert steps[0].startswith("waiting until this new model is measured") and "a short turn" in steps
+    assert not found.model.raw.unmeasured
 
 
 async def test_fault_memory_that_was_not_evicted_is_no_warm_turn(

@@ -24,7 +24,7 @@ _SHORTEST, _LONGEST = 8, 128
 """Tokens of an answer."""
 _LEFT_SECONDS: Final = 3600
 """An agent that could not be deleted deletes itself."""
-_WRITTEN_INTERVAL: Final = 0.02
+_WRITTEN_INTERVAL, _SETTLED_INTERVAL = 0.02, 0.5
 _WORDS: Final = "the boat is green and key in cellar by sea who told you that remember colour of house red nobody knows"
 _TIERS: Final = {"cold": set[str](), "warm": {"warm"}, "hot": {"hot"}}
 
@@ -81,7 +81,7 @@ def planned(probe: Turn, context_length: int) -> Plan:
 
 async def measure(client: AsyncClient, name: str, report: Callable[[str], object]) -> Measured:
     """Raises AgentmemError, FailedPrecondition where a turn was not as warm as it should be."""
-    measured = Measured(await client.models.get(name))
+    measured = Measured(await _settled(client, name, report))
     async with _Agents(client, measured.model.name).open() as agents:
         report("a short turn")
         probes = [await agents.take(await agents.new(), _PROBE_WORDS, _PROBE_ANSWER) for _ in range(2)]
@@ -97,6 +97,14 @@ async def measure(client: AsyncClient, name: str, report: Callable[[str], object
                 seconds = max(turn.ended for turn in turns) - min(turn.first for turn in turns)
                 measured.speed[together].append(sum(turn.generated for turn in turns) / seconds)
     return measured
+
+
+async def _settled(client: AsyncClient, name: str, report: Callable[[str], object]) -> Model:
+    """Wait until a new model is measured: before, it is slower, and its KV is not to stay."""
+    while (model := await client.models.get(name)).raw.unmeasured or model.state in ("loading", "draining"):
+        report("waiting until this new model is measured, once; that takes minutes on a CPU")
+        await asyncio.sleep(_SETTLED_INTERVAL)
+    return model
 
 
 async def _first_tokens(agents: "_Agents", plan: Plan, measured: Measured) -> AsyncAgent:

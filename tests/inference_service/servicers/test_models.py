@@ -44,7 +44,7 @@ LOADED = SimpleNamespace(
     taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
     quality=Quality(128, {"4": Divergence(0.5, 2.0), "5/4": Divergence(0.001, 0.01)}),
-    setup=SimpleNamespace(reason="because"),
+    setup=SimpleNamespace(reason="because", final=True),
     calibration=Calibration([LayerCalibration(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
