@@ -101,10 +101,14 @@ async def measure(client: AsyncClient, name: str, report: Callable[[str], object
 
 async def _settled(client: AsyncClient, name: str, report: Callable[[str], object]) -> Model:
     """Wait until a new model is measured: before, it is slower, and its KV is not to stay."""
-    while (model := await client.models.get(name)).raw.unmeasured or model.state in ("loading", "draining"):
+    is_new = False
+    while True:
+        model = await client.models.get(name)
+        is_new |= model.raw.unmeasured
+        if not model.raw.unmeasured and (model.state in ("loaded", "failed") or not is_new):
+            return model
         report("waiting until this new model is measured, once; that takes minutes on a CPU")
         await asyncio.sleep(_SETTLED_INTERVAL)
-    return model
 
 
 async def _first_tokens(agents: "_Agents", plan: Plan, measured: Measured) -> AsyncAgent:
