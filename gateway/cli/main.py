@@ -20,6 +20,9 @@ from gateway.rings import of_rings
         Lazy("chat", "gateway.cli.chat:chat", "Chat with an agent, line by line from standard input."),
         Lazy("doctor", "gateway.cli.doctor:doctor", "Look what of this machine or its settings is wrong."),
         Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke API keys, which callers of a gateway send."),
+        Lazy(
+            "launch", "gateway.cli.launch.command:launch", "Run a coding agent (Claude Code, Codex, …) on this server."
+        ),
         Lazy("models", "gateway.cli.models:models", "Show, load, unload, search or pull models."),
         program(
             "store",

@@ -12,7 +12,7 @@ _LAYOUT = "\n\t"
 def turn_line(
     cache: types_pb2.CacheReport, ended: inference_pb2.Finished | workflow_pb2.AgentSpoke | workflow_pb2.AgentListened
 ) -> str:
-    """Return match, cache hit, TTFT or the time of the prefill, tokens per second, and exceptions."""
+    """Return match, cache hit, TTFT, tokens per second, and exceptions."""
     usage, timings = ended.usage, ended.timings
     parts = [match_name(cache).upper(), cache_hit(usage.cached, usage.prompt_tokens)]
     decode = timings.decode.ToTimedelta().total_seconds()

@@ -25,8 +25,6 @@ _NAMED = program(
 
 
 class _Bench(click.Command):
-    """It is a checkout's benchmark where a name comes first."""
-
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
@@ -47,7 +45,7 @@ def bench(client: Client, model: str) -> None:
 
     In a checkout `agentmem bench NAME` runs a benchmark of the repository, and `agentmem bench list` names them.
     """
-    with serving(client, model, keep=False) as (reached, name):
+    with serving(client, model, keep=False) as (reached, name, _):
         with console(stderr=True).status("") as shown:
 
             def report(what: str) -> None:

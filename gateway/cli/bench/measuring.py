@@ -18,12 +18,11 @@ TOGETHER: Final = 4
 
 _LENGTHS: Final = (250, 500, 1000, 2000, 4000, 8000, 16000, 32000)
 _COLD_SECONDS, _DECODE_SECONDS = 5.0, 2.0
-"""About the longest that a cold turn, and one agent's answer, may take."""
+"""For a cold turn, and for one agent's answer."""
 _PROBE_WORDS, _PROBE_ANSWER, _NEW_WORDS = 64, 8, 50
 _SHORTEST, _LONGEST = 8, 128
 """Tokens of an answer."""
-_LEFT_SECONDS: Final = 3600
-"""An agent that could not be deleted deletes itself."""
+_DELETE_AFTER: Final = 3600
 _WRITTEN_INTERVAL, _SETTLED_INTERVAL = 0.02, 0.5
 _WORDS: Final = "the boat is green and key in cellar by sea who told you that remember colour of house red nobody knows"
 _TIERS: Final = {"cold": set[str](), "warm": {"warm"}, "hot": {"hot"}}
@@ -31,7 +30,7 @@ _TIERS: Final = {"cold": set[str](), "warm": {"warm"}, "hot": {"hot"}}
 
 @dataclass(frozen=True)
 class Turn:
-    """`began`, `first` (token) and `ended`: by this process's clock."""
+    """`began`, `first` (token) and `ended` are times."""
 
     answer: Answer
     began: float
@@ -50,10 +49,7 @@ class Turn:
 
 @dataclass
 class Measured:
-    """Samples: seconds to the first token by temperature, tokens per second by how many agents answer at once.
-
-    An agent has `tokens` before its warm turn.
-    """
+    """Seconds by temperature, tokens per second by agents at once; `tokens` of an agent before its warm turn."""
 
     model: Model
     tokens: int = 0
@@ -63,14 +59,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Plan:
-    """Words of a cold turn, and tokens of an answer."""
+    """Words of a cold turn, tokens of an answer."""
 
     words: int
     answer: int
 
 
 def planned(probe: Turn, context_length: int) -> Plan:
-    """Return what takes seconds on a machine as fast as in `probe`, a short turn, and half of the context at most."""
+    """Return what takes seconds where a short turn was so fast; at most half of the context."""
     prompt = probe.answer.usage.prompt_tokens
     most = min(_COLD_SECONDS * prompt / probe.ttft, context_length / 2)
     tokens = max((each for each in _LENGTHS if each <= most), default=_LENGTHS[0])
@@ -80,7 +76,7 @@ def planned(probe: Turn, context_length: int) -> Plan:
 
 
 async def measure(client: AsyncClient, name: str, report: Callable[[str], object]) -> Measured:
-    """Raises AgentmemError, FailedPrecondition where a turn was not as warm as it should be."""
+    """Raises AgentmemError."""
     measured = Measured(await _settled(client, name, report))
     async with _Agents(client, measured.model.name).open() as agents:
         report("a short turn")
@@ -100,14 +96,15 @@ async def measure(client: AsyncClient, name: str, report: Callable[[str], object
 
 
 async def _settled(client: AsyncClient, name: str, report: Callable[[str], object]) -> Model:
-    """Wait until a new model is measured: before, it is slower, and its KV is not to stay."""
+    """Wait until a new model is measured: before, it is slower, and its KV does not stay."""
     is_new = False
     while True:
         model = await client.models.get(name)
         is_new |= model.raw.unmeasured
-        if not model.raw.unmeasured and (model.state in ("loaded", "failed") or not is_new):
+        settled = ("loaded", "failed") if is_new else ("loaded", "failed", "registered")  # it is loaded again
+        if model.state in settled and not model.raw.unmeasured:
             return model
-        report("waiting until this new model is measured, once; that takes minutes on a CPU")
+        report("waiting until this new model is measured, once; that takes minutes on a CPU" if is_new else "its load")
         await asyncio.sleep(_SETTLED_INTERVAL)
 
 
@@ -127,7 +124,7 @@ async def _first_tokens(agents: "_Agents", plan: Plan, measured: Measured) -> As
 
 
 async def _evicted(agent: AsyncAgent) -> int:
-    """Drop the agent's KV from memory once all of it is on disk, and return its tokens."""
+    """Evict the agent from memory once it is on disk; return its tokens."""
     while (info := await agent.info()).warm_tokens < info.tokens:  # noqa: ASYNC110 - the store sends no event
         await asyncio.sleep(_WRITTEN_INTERVAL)
     await agent.evict()
@@ -150,19 +147,19 @@ class _Agents:
                 await agent.delete(missing_ok=True)
 
     async def new(self) -> AsyncAgent:
-        agent = self._client.agent(self._name(), model=self._model, delete_after=_LEFT_SECONDS)
+        agent = self._client.agent(self._name(), model=self._model, delete_after=_DELETE_AFTER)
         self._made.append(agent)
         return agent
 
     async def fork(self, agent: AsyncAgent) -> AsyncAgent:
-        self._made.append(await agent.fork(self._name(), delete_after=_LEFT_SECONDS))
+        self._made.append(await agent.fork(self._name(), delete_after=_DELETE_AFTER))
         return self._made[-1]
 
     def _name(self) -> str:
         return f"{self._run}-{len(self._made) + 1}"
 
     async def take(self, agent: AsyncAgent, words: int, max_tokens: int) -> Turn:
-        """Take a turn with text that nobody has sent before."""
+        """Take a turn with new text."""
         text = " ".join(self._random.choices(_WORDS.split(), k=words))
         began, first = time.monotonic(), 0.0
         async with agent.stream(text, max_tokens=max_tokens, temperature=0, ignore_eos=True) as stream:

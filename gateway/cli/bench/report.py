@@ -15,7 +15,6 @@ _MEMORY: Final = {"cold": "all of it is computed", "warm": "read from disk", "ho
 
 
 def figures(measured: Measured, *, local: bool) -> dict[str, Any]:
-    """`local`: the model runs on this machine."""
     raw = measured.model.raw
     here = f"{os.cpu_count()} cores; {platform.system()} {platform.machine()}, Python {platform.python_version()}"
     return {
