@@ -12,7 +12,7 @@ chat.py           `chat`; chat_terminal.py: its line editor; serving.py: its gat
 models.py         `models`
 keys.py           `keys`, with key_places.py
 launch/           `launch`
-top.py, up/, doctor.py
+top.py, up/, doctor.py, bench/
 
 `run`, `workflows` and `cluster` are in gateway/workflows/cli and gateway/cluster/cli.
 """

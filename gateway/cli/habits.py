@@ -21,7 +21,7 @@ _SAME: Final[Mapping[str, tuple[str, ...]]] = {
 _ANSWERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("rm", "delete", "remove"),
-        "`agentmem agents delete AGENT` erases a memory; a pulled model is in the hub's cache, and "
+        "`agentmem agents delete AGENT` deletes a memory; a downloaded model is in the hub's cache, and "
         "`hf cache rm model/OWNER/NAME` deletes it",
     ),
     **dict.fromkeys(

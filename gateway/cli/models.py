@@ -30,7 +30,7 @@ _STEP: Final = 0.1
 Report = Callable[[str, float], None]
 
 _SEARCH = "Look for models on the hub, and say whether they fit this machine's memory. Nothing is downloaded."
-_PULL = "Fetch a model from the hub, after saying how large it is and whether it fits this machine's memory."
+_PULL = "Download a model from the hub, after saying how large it is and whether it fits this machine's memory."
 _HUB_NEEDS = ("huggingface_hub", "mlx_lm", "mlx.core")
 
 _name_argument = click.argument("name", type=NOT_EMPTY)

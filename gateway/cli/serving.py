@@ -37,13 +37,13 @@ def answers(client: Client) -> bool:
 
 @contextmanager
 def serving(client: Client, model: str, *, keep: bool) -> Iterator[Served]:
-    """Yield a gateway that has loaded `model`, as for `agentmem up --model`.
+    """Yield a gateway that has loaded `model`, as for `agentmem up --model`. "" is the default model.
 
     If nobody listens at the default address, a stack is started in the background, and stopped at the end of the block,
     unless `keep`, or of this process. Raises ClickException.
     """
     if answers(client):
-        name = _name(model)
+        name = _name(model) if model else client.ask(lambda agentmem: agentmem.default_model())
         load(client, name, model)
         yield Served(client, name)
         return

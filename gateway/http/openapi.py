@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from agentmem.distribution import version
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
 from gateway.api.endpoints import Endpoint, Kind
@@ -132,7 +132,7 @@ def document() -> Json:
         "openapi": "3.1.0",
         "info": {
             "title": "Agentmem",
-            "version": version("agentmem"),
+            "version": version(),
             "summary": "Persistent memory for LLM agents: the HTTP API",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

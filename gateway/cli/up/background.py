@@ -46,11 +46,11 @@ class Stack(NamedTuple):
 
 @contextmanager
 def stack(model: str, *, keep: bool) -> Iterator[Stack]:
-    """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
-    Raises ClickException.
+    """Yield the data directory's stack, or a new one with `model`, which is downloaded first, and stopped unless
+    `keep`. "" is the default model of the settings. Raises ClickException.
     """
     known = _registered()
-    given = {} if model in known else {"model": [model, *up_settings({}).model]}
+    given = {} if not model or model in known else {"model": [model, *up_settings({}).model]}
     settings = up_settings(given)
     if (running := _running(settings)) is not None:
         yield running
@@ -60,7 +60,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     if gateway_settings(settings).tls_cert is not None:
         raise Mistake(
             "tls_cert of the gateway is set, and what this command starts is asked without TLS; start it with "
-            f"`agentmem up`, and name it: --model {model} --gateway HOST:PORT --ca FILE"
+            f"`agentmem up`, and name it: --model {model or name} --gateway HOST:PORT --ca FILE"
         )
     patience = 3 * (settings.grace + layout.END_SECONDS)
     check_hub(settings, name)
@@ -83,7 +83,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
 
 def registered_name(model: str) -> str:
     known = _registered()
-    return model if model in known else parse(model)[0]
+    return model if model in known else parse(model)[0] if model else known[0]
 
 
 def _registered() -> list[str]:

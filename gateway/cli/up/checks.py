@@ -5,10 +5,10 @@ import platform
 import resource
 from collections.abc import Mapping
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from agentmem.distribution import version
 from agentmem.process.checkup import Checks, Finding, Findings, ok, problem, warning
 from gateway.cli.up import preflight
 from gateway.cli.up.openblas import preload_here
@@ -22,9 +22,8 @@ _OWN_FILES, _FEW_FILES = 128, 512
 
 
 def checks(settings: UpSettings) -> Checks:
-    """Return the checks of a gateway that `agentmem up` would start."""
     return {
-        "versions": lambda: [ok(f"agentmem {metadata.version('agentmem')}, Python {platform.python_version()}")],
+        "versions": lambda: [ok(f"agentmem {version()}, Python {platform.python_version()}")],
         "settings": partial(start, settings),
         "open files": partial(open_files, settings),
         "BLAS": blas,
@@ -51,7 +50,6 @@ def open_files(settings: UpSettings) -> Findings:
 
 
 def blas() -> Findings:
-    """Report the BLAS that is preloaded into the worker."""
     found = preload_here()
     if found.advice:
         return [warning(found.message, found.advice)]
@@ -59,7 +57,6 @@ def blas() -> Findings:
 
 
 async def running(run: Path) -> dict[str, str]:
-    """Return each listening service, with why it is not ready, or ""."""
     found = {name: await unready(run, name, _ANSWER_SECONDS) for name in NAMES}
     return {name: reason for name, reason in found.items() if reason is not None}
 

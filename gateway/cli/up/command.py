@@ -41,8 +41,8 @@ def up(**given: Any) -> None:
     names. Other options of the services are there in [worker], [store] and [gateway], or AGENTMEM_WORKER_…,
     AGENTMEM_STORE_… and AGENTMEM_GATEWAY_…; `agentmem-worker --help` and so on list them.
 
-    At a terminal the default model is fetched first. Exit status 2: a mistake, a default model that cannot be loaded,
-    or a hub that does not answer, before anything was started; 1: a service cannot be kept running.
+    At a terminal the default model is downloaded first. Exit status 2: a mistake, a default model that cannot be
+    loaded, or a hub that does not answer, before anything was started; 1: a service cannot be kept running.
     """
     settings = up_settings(given)
     logs.configure("up", settings.log_level, settings.log_format)

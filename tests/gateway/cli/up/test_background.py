@@ -116,6 +116,13 @@ async def test_a_chat_that_is_ended_leaves_nothing(run_dir: Path, number: signal
 
 
 @pytest.mark.slow
+async def test_a_bench_starts_what_it_measures_and_stops_it(run_dir: Path) -> None:
+    out, err = await ran("bench", "--json")
+    assert json.loads(out)["model"] == "demo" and err == "stopping Agentmem…\n"
+    await eventually(none_is_left(run_dir), within=60)
+
+
+@pytest.mark.slow
 async def test_at_a_terminal_ctrl_c_is_the_chats(run_dir: Path) -> None:
     """It stops an answer; the stack, which is not of the terminal's foreground, goes on. The end of input ends both."""
     async with terminal("-m", "gateway.cli.main", "chat", "--model", "demo") as shown:
@@ -230,7 +237,7 @@ async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(ru
 async def test_up_at_a_terminal_shows_how_far_its_model_is(run_dir: Path, hub: Hub) -> None:
     hub.repositories["mlx-community/Slow-4bit"] = Repository(FILES, seconds=20)
     async with terminal("-m", "gateway.cli.main", "up", "--model", "mlx-community/Slow-4bit") as shown:
-        await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "fetching")
+        await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "downloading")
         shown.type(CTRL_C)
         await shown.until("the same command goes on with what is missing")
         assert await shown.ended() == 130
