@@ -111,7 +111,7 @@ async def test_readme_leads_to_a_conversation_in_the_page(
         assert MODEL in up
         async with serving(up, environment) as said:
             assert f"model    {MODEL}" in said
-            assert f"page     http://{address}/ui/" in said
+            assert f"web UI   http://{address}/ui/" in said
             base, _, place = page_address.replace("127.0.0.1:8080", address).partition("/ui/")
             async with launched() as browser, opened(browser, base, place) as page:
                 await talk(page)

@@ -27,7 +27,7 @@ def status_lines(settings: UpSettings, addresses: Mapping[str, str]) -> Iterator
     scheme = "https" if "tls" in addresses else "http"
     yield f"HTTP     {scheme}://{addresses['http']}/v1   (OpenAI; Anthropic without /v1)"
     if gateway_settings(settings).ui:
-        yield f"page     {scheme}://{addresses['http']}/ui/   (memories, chats and models, in a browser)"
+        yield f"web UI   {scheme}://{addresses['http']}/ui/   (memories, chats and models, in a browser)"
     yield f"gRPC     {addresses['grpc']}{'   (TLS)' if 'tls' in addresses else ''}"
     if settings.node:
         yield f"cluster  node {settings.node}, which others reach at {settings.advertise}"

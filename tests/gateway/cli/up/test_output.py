@@ -62,7 +62,7 @@ async def test_a_terminal_shows_a_status_and_the_log_is_in_a_file(
     log = run_dir / LOG
     async with terminal(*UP, "--model", "demo", columns=200) as shown:
         await shown.until("starting Agentmem: ")
-        said = await shown.until("page     http://0.0.0.0:", "data  ", "model    demo", f"log      {log}", "Ready.")
+        said = await shown.until("web UI   http://0.0.0.0:", "data  ", "model    demo", f"log      {log}", "Ready.")
         assert all(f"{name} (pid " in said for name in ("store", "worker", "gateway")) and CLEAR in said
         (worker,) = [
             each for each in psutil.Process(shown.process.pid).children() if "inference_service" in each.cmdline()
