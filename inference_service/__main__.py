@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agentmem.errors import FailedPrecondition
-from agentmem.extras import INSTALL, needing_servers
+from agentmem.extras import install_mlx, needing_servers
 
 if TYPE_CHECKING:
     from inference_service.settings import WorkerSettings
@@ -22,13 +23,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run_service("worker", WorkerSettings, _serve, arguments)
 
 
+_UNUSED: Final = ("torch", "sklearn")
+"""transformers would import them for seconds, where they are installed; tokenizers and templates need neither."""
+
+
 async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
     """Raises FailedPrecondition if MLX cannot be imported."""
+    sys.modules |= dict.fromkeys(_UNUSED)  # type: ignore[arg-type]
     try:
         for module in ("mlx.core", "mlx_lm"):
             importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:
-        raise FailedPrecondition(f"MLX cannot be imported: {error}; {INSTALL}") from error
+        raise FailedPrecondition(f"MLX cannot be imported: {error}; {install_mlx()}") from error
     from inference_service import heap
     from inference_service.process import serve
 

@@ -3,9 +3,9 @@
 import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
@@ -16,22 +16,36 @@ from agentmem.process.model_sources import parse
 from agentmem.words import printable
 from gateway.cli.client import Client
 from gateway.cli.groups import needing_servers
-from gateway.cli.models import progress
+from gateway.cli.live_line import LiveLine
+from gateway.cli.loading import loaded, waited_for
 
 _NAMED: Final = 10
 
 
+class Served(NamedTuple):
+    """A client of a gateway that has loaded `model`; `http` is "" where the gateway was started by somebody else."""
+
+    client: Client
+    model: str
+    http: str = ""
+
+
+def answers(client: Client) -> bool:
+    """Return whether nothing has to be started: a gateway was named, or something listens at the default address."""
+    return client.gateway != layout.GRPC or client.tls is not None or listens(client.gateway)
+
+
 @contextmanager
-def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client, str]]:
-    """Yield a client of a gateway that has loaded `model` (as for `agentmem up --model`), and the model's name.
+def serving(client: Client, model: str, *, keep: bool) -> Iterator[Served]:
+    """Yield a gateway that has loaded `model`, as for `agentmem up --model`. "" is the default model.
 
     If nobody listens at the default address, a stack is started in the background, and stopped at the end of the block,
     unless `keep`, or of this process. Raises ClickException.
     """
-    if client.gateway != layout.GRPC or client.tls is not None or listens(client.gateway):
-        name = _name(model)
+    if answers(client):
+        name = _name(model) if model else client.ask(lambda agentmem: agentmem.default_model())
         load(client, name, model)
-        yield client, name
+        yield Served(client, name)
         return
     with needing_servers():
         background = importlib.import_module("gateway.cli.up.background")
@@ -41,7 +55,7 @@ def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client,
             note(f"this is the Agentmem that runs already (pid {stack.pid}); whoever started it may stop it")
         try:
             load(reached, name, model)
-            yield reached, name
+            yield Served(reached, name, stack.http)
         finally:
             if keep and stack.ours:
                 note(f"Agentmem goes on serving at {stack.address}; `kill {stack.pid}` stops it")
@@ -55,7 +69,7 @@ def _name(model: str) -> str:
 
 
 def load(client: Client, name: str, given: str) -> None:
-    """Load a model if needed. If this key may not, the first turn does."""
+    """Load a model if needed. If this key may not, another's load is waited for, and the first turn loads it."""
 
     async def question(agentmem: AsyncClient) -> None:
         try:
@@ -69,17 +83,26 @@ def load(client: Client, name: str, given: str) -> None:
             ) from error
         if model.state == "loaded":
             return
-        try:
-            if not client.as_json and not shows:
-                note(f"loading {name}…")
-            with progress(name, as_json=False) if shows else nullcontext(lambda *_: None) as report:
-                async for step in agentmem.models.loading(name):
-                    report(step.stage, step.progress)
-        except errors.PermissionDenied:
-            return
+        if not client.as_json and not sys.stderr.isatty():
+            note(f"loading {name}…")
+        with LiveLine(sys.stderr) as line:
+            try:
+                await loaded(agentmem, name, line)
+            except errors.PermissionDenied:
+                await waited_for(agentmem, name, line)
 
-    shows = sys.stdout.isatty() and not client.as_json
     client.ask(question)
+
+
+def wait_for_load(client: Client, name: str) -> None:
+    """At a terminal, wait until a model that is being loaded is there."""
+
+    async def question(agentmem: AsyncClient) -> None:
+        with LiveLine(sys.stderr) as line:
+            await waited_for(agentmem, name, line)
+
+    if sys.stderr.isatty() and not client.as_json:
+        client.ask(question)
 
 
 def note(text: str) -> None:

@@ -13,6 +13,7 @@ from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
 from inference_service.engine.calibration import Calibration, LayerCalibration
+from inference_service.engine.device import device_and_version
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Divergence, Quality
 from inference_service.engine.quantization import FOUR_BITS
@@ -43,7 +44,7 @@ LOADED = SimpleNamespace(
     taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
     quality=Quality(128, {"4": Divergence(0.5, 2.0), "5/4": Divergence(0.001, 0.01)}),
-    setup=SimpleNamespace(reason="because"),
+    setup=SimpleNamespace(reason="because", final=True),
     calibration=Calibration([LayerCalibration(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
@@ -115,6 +116,7 @@ async def test_loaded_model_is_described() -> None:
         sampling=types_pb2.Sampling(temperature=0.5, top_p=1, top_k=0, min_p=0, repetition_penalty=1),
         context_length=4096,
         fingerprint="f" * 64,
+        device=device_and_version(),
         architecture="llama",
         dtype="bfloat16",
         kv_bits="4",
@@ -182,7 +184,15 @@ async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
             assert memory.usable_bytes - sum(getattr(memory, f"{part}_bytes") for part in parts) in range(1 << 20)
             assert memory.agents_4k == memory.pool_bytes // memory.agent_4k_bytes > 1
             assert memory.device_bytes > memory.usable_bytes
-        loaded = [each async for each in servicer.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None)]
+        loaded, shown = [], []
+        async for each in servicer.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None):
+            loaded.append(each)
+            shown.append((await get(model_pb2.GetModelRequest(model_id="b"), None)).model)
+        for at, model in zip(loaded[1:-1], shown[1:-1], strict=True):  # the first comes before the load begins
+            assert model.state == model_pb2.MODEL_STATE_LOADING
+            assert model.progress.stage == at.stage and model.progress.share >= at.progress
+            assert model.progress.once == (at.stage in ("fetch", "measure", "prove"))
+        assert shown[-1].state == model_pb2.MODEL_STATE_LOADED and not shown[-1].HasField("progress")
         assert loaded[-1].stage == "ready" and loaded[-1].model.fingerprint
         assert [each.stage for each in loaded].count("ready") == 1
         freed = (await servicer.UnloadModel(model_pb2.UnloadModelRequest(model_id="b"), None)).freed_bytes
