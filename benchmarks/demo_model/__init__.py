@@ -1,1 +1,1 @@
-"""The bundled demo model: the dialogues it learns from, its tokenizer, its training and its evaluation."""
+"""The world that the bundled demo model knows, and its committed figures."""
