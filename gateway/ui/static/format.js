@@ -80,6 +80,15 @@ export function total(cached) {
   return Object.values(cached ?? {}).reduce((sum, tokens) => sum + tokens, 0);
 }
 
+/**
+ * @param {import('./gateway.js').Json} cache
+ * @returns {string} such as "cache hit 47/62 (76 %)"
+ */
+export function hit({ cached, prompt_tokens: prompt }) {
+  const reused = total(cached);
+  return `cache hit ${number(reused)}/${number(prompt)} (${prompt ? Math.floor((100 * reused) / prompt) : 0} %)`;
+}
+
 /** What the tiers are. */
 export const TIERS = /** @type {Record<string, string>} */ ({
   hot: 'in the worker’s memory',

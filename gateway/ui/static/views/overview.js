@@ -5,6 +5,7 @@ import { ago, bytes, duration, number } from '../format.js';
 import { poll } from '../polling.js';
 import { linkTo } from '../routing.js';
 import { Loading, Name, Problem, Tier } from '../parts.js';
+import { loadingWords, useModels } from './models/registry.js';
 import { Plot } from './overview/plot.js';
 import { REUSED, point, sums } from './overview/rates.js';
 
@@ -17,11 +18,13 @@ const MOST = 100; // turns that the gateway tells of
 
 export function Overview() {
   const { told, points, error } = useOverview();
+  const { models } = useModels(Boolean(told?.processes.some((/** @type {Json} */ each) => each.state === 'not_ready')));
+  const loading = models?.find((model) => model.state === 'loading');
   if (!told) return error ? html`<${Problem} error=${error} />` : html`<${Loading} what="Looking" />`;
   return html`<section>
     <h1>Overview</h1>
     ${error && html`<${Problem} error=${error} />`}
-    <${Processes} processes=${told.processes} />
+    <${Processes} processes=${told.processes} loading=${loading} />
     <${Running} told=${told} />
     <${Plots} points=${points} />
     <${Tiers} told=${told} />
@@ -64,9 +67,9 @@ function Plots({ points }) {
     };
   }, [points]);
   return html`<div class="plots">
-    <${Plot} title="Prompt tokens from memory" unit="%" most=${100} times=${times} lines=${hit} />
-    <${Plot} title="First token, half within" unit=" ms" times=${times} lines=${first} />
-    <${Plot} title="Generated tokens a second" unit="" times=${times} lines=${generated} />
+    <${Plot} title="Cache hit" unit="%" most=${100} times=${times} lines=${hit} />
+    <${Plot} title="TTFT p50" unit=" ms" times=${times} lines=${first} />
+    <${Plot} title="Generated tokens/s" unit="" times=${times} lines=${generated} />
     <${Plot} title="Turns" unit="" times=${times} lines=${running} />
     <${Plot} title="Pool in use" unit="%" most=${100} times=${times} lines=${pool} />
   </div>`;
@@ -97,13 +100,18 @@ function Who({ turn, namespace }) {
   return html`<a href=${linkTo(['agents', turn.model_id, turn.agent_id])}>${name}</a>`;
 }
 
-/** @param {{processes: Json[]}} props */
-function Processes({ processes }) {
+/** @param {{processes: Json[], loading?: Json}} props `loading`: a model of the worker's */
+function Processes({ processes, loading }) {
+  /** @param {Json} process */
+  const state = ({ service, state: said, why }) => {
+    if (service === 'worker' && said === 'not_ready' && loading) return loadingWords(loading);
+    return html`${said.replaceAll('_', ' ')}${why && html`<br /><span class="quiet">${why}</span>`}`;
+  };
   return html`<div class="scrolls" tabindex="0" role="region" aria-label="Processes"><table>
     <thead><tr><th scope="col">Process</th><th scope="col">State</th><th scope="col">Version</th>
       <th scope="col">Since</th><th scope="col" class="num">Memory</th></tr></thead>
     <tbody>${processes.map((each) => html`<tr key=${each.service}><th scope="row">${each.service}</th>
-      <td>${each.state.replaceAll('_', ' ')}${each.why && html`<br /><span class="quiet">${each.why}</span>`}</td>
+      <td>${state(each)}</td>
       <td>${each.version ?? ''}</td>
       <td>${each.start_time_seconds ? ago(new Date(each.start_time_seconds * 1000).toISOString()) : ''}</td>
       <td class="num">${each.memory_bytes ? bytes(each.memory_bytes) : ''}</td></tr>`)}</tbody></table></div>`;
@@ -120,9 +128,9 @@ function Tiers({ told }) {
     <div class="scrolls" tabindex="0" role="region" aria-label="By tier"><table>
     <thead><tr><th scope="col">Tier</th><th scope="col" class="num">Agents</th>
       <th scope="col" class="num">Prompt tokens</th>
-      <th scope="col" class="num">First token, half within</th><th scope="col" class="num">99 % within</th></tr></thead>
+      <th scope="col" class="num">TTFT p50</th><th scope="col" class="num">TTFT p99</th></tr></thead>
     <tbody>${['hot', 'warm', 'remote', 'none'].map((tier) => html`<tr key=${tier}>
-      <th scope="row"><${Tier} tier=${tier} /></th>
+      <th scope="row">${tier === 'none' ? 'computed' : html`<${Tier} tier=${tier} />`}</th>
       <td class="num">${(tier === 'hot' ? told.models : told.disk) ? number(told.agents_by_tier[tier] ?? 0) : '–'}</td>
       <td class="num">${told.models ? number(reused[tier === 'none' ? 'computed' : tier] ?? 0) : '–'}</td>
       <td class="num">${time(tier, 'p50_seconds')}</td>
@@ -138,7 +146,7 @@ function Room({ told }) {
     Object.entries(counts).map(([why, count]) => `${why} ${number(count)}`).join(', ') || 'none';
   const used = disk ? Object.values(disk.bytes).reduce((sum, count) => sum + Number(count), 0) : 0;
   const facts = [
-    ['Disk', disk
+    ['Disk usage', disk
       ? `${bytes(used)}${disk.limit_bytes ? ` of ${bytes(disk.limit_bytes)}` : ''}${
         disk.free_bytes == null ? '' : `, ${bytes(disk.free_bytes)} free`}`
       : 'not known'],
