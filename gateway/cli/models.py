@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import click
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from agentmem import AsyncClient, Model
 from agentmem.console import FOLD, LINE, RIGHT, console, table, write_json
+from agentmem.load_stages import LoadStage
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
@@ -21,14 +22,6 @@ from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import DefaultGroup, program
 from gateway.cli.text import described
 
-_STAGES: Final = {
-    "wait": "waiting for its turn, and for others to make room",
-    "fetch": "fetching it from the hub",
-    "read": "reading the weights",
-    "self-test": "testing attention and quality",
-    "pool": "taking memory for KV",
-    "ready": "ready",
-}
 _STEP: Final = 0.1
 """Write a line after each such share of a stage."""
 
@@ -152,7 +145,9 @@ def lines(write: Callable[[str], object]) -> Report:
 
 
 def _words(stage: str) -> str:
-    return _STAGES.get(stage) or printable(stage)  # a newer worker may have others
+    with suppress(ValueError):
+        return LoadStage(stage).words
+    return printable(stage)  # a newer worker may have others
 
 
 def models_table(found: Sequence[model_pb2.Model]) -> Table:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.kv.bits import AUTO, KVBits
 from agentmem.kv.hints import TurnHints
+from agentmem.load_stages import LoadStage
 from agentmem.process import logs
 from agentmem.process.models import RegisteredModel
 from inference_service.engine.activations import Activations, with_measured_states
@@ -58,10 +59,8 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-ReportProgress = Callable[[str, float], object]
+ReportProgress = Callable[[LoadStage, float], object]
 """Called with a load's stage and share."""
-
-FETCH, READ, SELF_TEST, POOL = "fetch", "read", "self-test", "pool"
 
 _DOWNLOADS = 64
 """On threads of their own: they may take hours."""
@@ -188,18 +187,18 @@ class Loader:
         call = partial(self._call, info.spec)
         check_sizes(info, self.sizes(info, opened.needs, residents))
         pieces = read_weights(info, network)
-        report(READ, 0.0)
+        report(LoadStage.READ, 0.0)
         while (share := await call(lambda: next(pieces, None))) is not None:
-            report(READ, share)
-        report(SELF_TEST, 0.0)
+            report(LoadStage.READ, share)
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
         await call(lambda: check_runs(info, network))
         while True:
+            report(LoadStage.MEASURE, 0.0)
             setup = await self._setup(call, fingerprint, network, info)
             if setup.format != info.geometry.format:
                 info = self._with_fitting_context(info.with_format(setup.format))
-            report(SELF_TEST, 0.5)
+            report(LoadStage.PROVE, 0.0)
             proof = await call(partial(self._proofs.of, fingerprint, info, network))
             info = proof.info
             if setup.format == info.geometry.format:  # else its scheme fails here, and it has another
@@ -208,9 +207,9 @@ class Loader:
             words = "the context is as long as memory holds; set --context-length for another"
             lengths = {"context": info.context_length, "own_context": info.own_context_length}
             logs.event(log, words, model=info.model_id, **lengths)
-        report(SELF_TEST, 0.9)
+        report(LoadStage.PROVE, 0.9)
         info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
-        report(POOL, 0.0)
+        report(LoadStage.POOL, 0.0)
         needs = self.needs(info)
         memory = self.sizes(info, needs, residents)
         before = opened.needs
@@ -299,7 +298,7 @@ class Loader:
         def fetched(share: float) -> None:
             if self._stopped:
                 raise Unavailable("the worker is shutting down")
-            loop.call_soon_threadsafe(report, FETCH, share)
+            loop.call_soon_threadsafe(report, LoadStage.FETCH, share)
 
         work = partial(fetch, registered.source, offline=offline, progress=fetched)
         directory = await loop.run_in_executor(self._downloads, work)

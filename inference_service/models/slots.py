@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentmem.load_stages import LoadStage
 from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2
 from inference_service.models.fitting import Resident
@@ -25,13 +26,21 @@ from inference_service.models.opening import ModelInfo
 
 State = model_pb2.ModelState
 
-WAIT = "wait"
-
 
 @dataclass(frozen=True)
 class Progress:
-    stage: str = WAIT
+    """`began` is the stage's, by time.monotonic."""
+
+    stage: LoadStage = LoadStage.WAIT
     share: float = 0.0
+    began: float = field(default=0.0, compare=False)
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds for the rest of the stage at its speed so far."""
+        if not 0 < self.share <= 1 or self.stage is LoadStage.WAIT:
+            return None
+        return (time.monotonic() - self.began) * (1 - self.share) / self.share
 
 
 @dataclass(eq=False)
@@ -95,7 +104,7 @@ class ModelSlot:
 
     def start_loading(self) -> None:
         self.state, self.error = State.MODEL_STATE_LOADING, ""
-        self.report(WAIT, 0.0)
+        self.report(LoadStage.WAIT, 0.0)
 
     def call_off(self) -> None:
         self.state, self.opened = State.MODEL_STATE_REGISTERED, None
@@ -111,7 +120,7 @@ class ModelSlot:
 
     def drain(self) -> None:
         self.state = State.MODEL_STATE_DRAINING
-        self.report(WAIT, 0.0)
+        self.report(LoadStage.WAIT, 0.0)
 
     def reopen(self) -> None:
         self.state = State.MODEL_STATE_LOADED
@@ -123,8 +132,9 @@ class ModelSlot:
 
     # Progress.
 
-    def report(self, stage: str, share: float) -> None:
-        self.progress = Progress(stage, share)
+    def report(self, stage: LoadStage, share: float) -> None:
+        began = self.progress.began if self.progress.stage is stage else time.monotonic()
+        self.progress = Progress(stage, share, began)
         self.wake()
 
     def wake(self) -> None:

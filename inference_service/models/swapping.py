@@ -19,6 +19,7 @@ import mlx.core as mx
 
 from agentmem import layout
 from agentmem.errors import AgentmemError, Internal, Unavailable
+from agentmem.load_stages import LoadStage
 from agentmem.process import logs
 from agentmem.process.models import RegisteredModel
 from agentmem.process.shielding import run_shielded
@@ -29,7 +30,7 @@ from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.fitting import Resident, make_room
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
-from inference_service.models.slots import WAIT, ModelSlot, State
+from inference_service.models.slots import ModelSlot, State
 from inference_service.pool.growing import PoolGrowth
 from inference_service.pool.kv import Closed
 
@@ -121,7 +122,7 @@ class Swapper:
             return freed
 
     def _waits_for(self, slot: ModelSlot) -> str:
-        if slot.progress.stage != WAIT:
+        if slot.progress.stage is not LoadStage.WAIT:
             return f"{slot.progress.stage}, {slot.progress.share:.0%}"
         draining = [each for each in self.slots.values() if each.state == State.MODEL_STATE_DRAINING]
         if draining:
@@ -139,7 +140,7 @@ class Swapper:
             self._fail(slot, error)
             return
         slot.info = slot.opened.info
-        slot.report(WAIT, 0.0)
+        slot.report(LoadStage.WAIT, 0.0)
         self._queue.append(slot)
         self._notify()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from agentmem import paging
 from agentmem.errors import FailedPrecondition, Unavailable
+from agentmem.load_stages import LoadStage
 from agentmem.v1 import model_pb2 as pb
 from agentmem.v1 import model_pb2_grpc
 from agentmem.validation import check_text
@@ -19,7 +20,7 @@ from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader, NotFetched
 from inference_service.models.opening import ModelInfo
 from inference_service.models.serving import Models
-from inference_service.models.slots import ModelSlot
+from inference_service.models.slots import ModelSlot, Progress
 from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
 
 
@@ -37,12 +38,21 @@ def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
     )
     if registered.ttl is not None:
         model.ttl.FromNanoseconds(round(registered.ttl * 1e9))
+    if slot.state == pb.MODEL_STATE_LOADING:
+        model.progress.CopyFrom(_shown(slot.progress))
     info = slot.loaded or slot.info
     if info is not None:
         model.MergeFrom(_known(info))
     if slot.loaded is not None:
         model.MergeFrom(_measured(slot.loaded))
     return model
+
+
+def _shown(progress: Progress) -> pb.LoadProgress:
+    shown = pb.LoadProgress(stage=progress.stage, share=progress.share, once=progress.stage.once)
+    if (seconds := progress.remaining) is not None:
+        shown.remaining.FromNanoseconds(round(seconds * 1e9))
+    return shown
 
 
 def _divided(
@@ -159,7 +169,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         async with aclosing(self._models.load(slot.model_id)) as stages:
             async for at in stages:
                 yield pb.LoadModelResponse(stage=at.stage, progress=at.share)
-        yield pb.LoadModelResponse(stage="ready", progress=1.0, model=self._describe(slot))
+        yield pb.LoadModelResponse(stage=LoadStage.READY, progress=1.0, model=self._describe(slot))
 
     async def UnloadModel(self, request: pb.UnloadModelRequest, context: Any) -> pb.UnloadModelResponse:
         slot = self._models.slot(check_text("model_id", request.model_id))

@@ -69,7 +69,7 @@ async def test_models_are_loaded_step_by_step_and_unloaded(stack: Stack) -> None
             assert [step.model is not None for step in steps] == [False] * (len(steps) - 1) + [True]
             stages = list(dict.fromkeys(step.stage for step in steps))
             assert [stage for stage in stages if stage not in ("wait", "fetch")] == [
-                *("read", "self-test", "pool", "ready")
+                *("read", "measure", "prove", "pool", "ready")
             ]
             assert all(0 <= step.progress <= 1 for step in steps)
             loaded = steps[-1].model

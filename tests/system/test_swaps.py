@@ -81,7 +81,7 @@ async def test_a_model_leaves_while_the_store_is_down_and_the_ledger_has_its_age
 async def test_a_worker_that_is_killed_in_the_middle_of_a_swap_loses_nothing(several: Several) -> None:
     """At several moments of it: while the old model drains and is written, and while the new one is loaded."""
     stack = several.stack
-    for number, stage in enumerate(["wait", "read", "self-test", "pool"] if FULL else ["wait", "self-test"]):
+    for number, stage in enumerate(["wait", "read", "measure", "prove", "pool"] if FULL else ["wait", "prove"]):
         client, agent = await several.on("a"), f"survivor {number}"
         told = [await client.say(agent, line, **ARGUMENTS) for line in LINES[:2]]
         await _killed_at(several, stage)

@@ -164,9 +164,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """A stage of loading ("wait", "fetch", "read", "self-test", "pool", "ready"), and progress in it from 0 to 1. The
-    last has the model.
-    """
+    """A stage of loading (a LoadStage), and progress in it from 0 to 1. The last has the model."""
 
     stage: str
     progress: float

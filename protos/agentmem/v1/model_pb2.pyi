@@ -98,6 +98,7 @@ class Model(_message.Message):
     RECURRENT_LAYERS_FIELD_NUMBER: _builtins.int
     STATE_BYTES_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The name that requests use."""
     state: Global___ModelState.ValueType
@@ -188,6 +189,10 @@ class Model(_message.Message):
     def sampling(self) -> _types_pb2.Sampling:
         """Default sampling, from its generation_config.json. Absent if its files are not on this machine."""
 
+    @_builtins.property
+    def progress(self) -> Global___LoadProgress:
+        """How far its load is; absent unless it is being loaded."""
+
     def __init__(
         self,
         *,
@@ -226,14 +231,53 @@ class Model(_message.Message):
         recurrent_layers: _builtins.int = ...,
         state_bytes: _builtins.int = ...,
         sampling: _types_pb2.Sampling | None = ...,
+        progress: Global___LoadProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "memory", b"memory", "sampling", b"sampling", "ttl", b"ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "memory", b"memory", "progress", b"progress", "sampling", b"sampling", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "calibration", b"calibration", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bits_reason", b"kv_bits_reason", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "kv_scheme", b"kv_scheme", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "recommended_kv_bits", b"recommended_kv_bits", "recurrent_layers", b"recurrent_layers", "sampling", b"sampling", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "state_bytes", b"state_bytes", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "calibration", b"calibration", "context_length", b"context_length", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bits_reason", b"kv_bits_reason", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "kv_scheme", b"kv_scheme", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "progress", b"progress", "recommended_kv_bits", b"recommended_kv_bits", "recurrent_layers", b"recurrent_layers", "sampling", b"sampling", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "state_bytes", b"state_bytes", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class LoadProgress(_message.Message):
+    """LoadProgress is how far a load is."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    ONCE_FIELD_NUMBER: _builtins.int
+    stage: _builtins.str
+    """"wait" (for its turn, and for room), "fetch" (from a hub), "read" (weights), "measure" (which bits its KV needs),
+    "prove" (attention on this device), "pool" (memory for KV).
+    """
+    share: _builtins.float
+    """From 0 to 1 within the stage."""
+    once: _builtins.bool
+    """The stage's results are kept: a later load skips it."""
+    @_builtins.property
+    def remaining(self) -> _duration_pb2.Duration:
+        """The rest of the stage at its speed so far; absent while unknown."""
+
+    def __init__(
+        self,
+        *,
+        stage: _builtins.str = ...,
+        share: _builtins.float = ...,
+        remaining: _duration_pb2.Duration | None = ...,
+        once: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["remaining", b"remaining"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["once", b"once", "remaining", b"remaining", "share", b"share", "stage", b"stage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadProgress: _TypeAlias = LoadProgress  # noqa: Y015
 
 @_typing.final
 class Calibration(_message.Message):
@@ -547,9 +591,9 @@ class LoadModelResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     stage: _builtins.str
-    """"wait" (for its turn, and for room), "fetch" (from a hub), "read", "self-test", "pool", "ready"."""
+    """As in LoadProgress; "ready" in the last message."""
     progress: _builtins.float
-    """From 0 to 1 within the stage."""
+    """LoadProgress.share."""
     @_builtins.property
     def model(self) -> Global___Model:
         """The model, with the last message."""

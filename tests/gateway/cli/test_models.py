@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from agentmem import errors
+from agentmem.load_stages import LoadStage
 from agentmem.v1 import model_pb2
 from gateway.cli import models
 from gateway.cli.main import main
@@ -111,7 +112,7 @@ async def test_only_admins_load_and_unload(
 
 
 DONE = ("ready", 1.0)
-WORDS = {stage: models._STAGES[stage] for stage in ("wait", "fetch", "read")}
+WORDS = {stage: LoadStage(stage).words for stage in ("wait", "fetch", "read")}
 
 
 def lines(*steps: tuple[str, float]) -> list[str]:

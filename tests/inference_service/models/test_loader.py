@@ -11,6 +11,7 @@ from mlx_lm.models import llama
 
 from agentmem.errors import FailedPrecondition, Unavailable
 from agentmem.kv.hints import TurnHints
+from agentmem.load_stages import LoadStage
 from agentmem.process.models import RegisteredModel
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.thread import EngineThread
@@ -129,17 +130,17 @@ async def test_turns_of_other_models_go_on_while_one_is_proved_and_measured(load
     loader._engine.attach(step)
     await loader.load(opened, [], lambda stage, share: stages.append(f"{stage} {share}"))
     layers = opened.info.geometry.layers
-    assert steps[f"{loading.SELF_TEST} 0.0"] > 3 * layers, "means of K and V, and quality"
-    assert steps[f"{loading.SELF_TEST} 0.5"] > 10 * layers, "proofs"
+    assert steps["measure 0.0"] > 3 * layers, "means of K and V, and quality"
+    assert steps["prove 0.0"] > 10 * layers, "proofs"
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-async def test_a_load_ends_with_the_worker(loader: Loader, tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize("at", [LoadStage.MEASURE, LoadStage.PROVE])
+async def test_a_load_ends_with_the_worker(loader: Loader, tmp_path: Path, at: LoadStage) -> None:
     opened = await loader.open(RegisteredModel("m", str(write_llama(tmp_path / "model"))), lambda *_: None)
     reached = asyncio.Event()
 
-    def report(stage: str, done: float) -> None:
-        if (stage, done) == (loading.SELF_TEST, share):
+    def report(stage: LoadStage, _share: float) -> None:
+        if stage is at:
             reached.set()
 
     load = asyncio.create_task(loader.load(opened, [], report))

@@ -170,7 +170,7 @@ async def test_load_tells_its_stages_and_unload_what_it_freed(directories: dict[
     async with serving(directories, data) as world:
         stages = [at async for at in world.models.load("b")]
         names = list(dict.fromkeys(at.stage for at in stages))
-        assert names == ["wait", "fetch", "read", "self-test", "pool"]
+        assert names == ["wait", "fetch", "read", "measure", "prove", "pool"]
         assert all(0 <= at.share <= 1 for at in stages)
         assert [at async for at in world.models.load("b")] == []
         b = world.models.loaded("b")

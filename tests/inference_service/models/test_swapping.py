@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
+from agentmem.load_stages import LoadStage
 from inference_service import heap
 from inference_service.models import loading as loader_module
 from inference_service.models import swapping
@@ -139,8 +140,8 @@ async def test_a_slow_reader_of_a_load_gets_its_latest_progress_and_nothing_queu
         steps = slot.follow(loading)
         assert await anext(steps) == Progress(), "what is so already comes at once"
         for done in range(10_000):
-            slot.report("fetch", done / 10_000)
-        assert await anext(steps) == Progress("fetch", 0.9999)
+            slot.report(LoadStage.FETCH, done / 10_000)
+        assert await anext(steps) == Progress(LoadStage.FETCH, 0.9999)
         following = asyncio.ensure_future(anext(steps, None))
         await asyncio.sleep(0)
         assert not following.done(), "there was nothing in between"

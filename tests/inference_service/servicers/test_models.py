@@ -182,7 +182,15 @@ async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
             assert memory.usable_bytes - sum(getattr(memory, f"{part}_bytes") for part in parts) in range(1 << 20)
             assert memory.agents_4k == memory.pool_bytes // memory.agent_4k_bytes > 1
             assert memory.device_bytes > memory.usable_bytes
-        loaded = [each async for each in servicer.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None)]
+        loaded, shown = [], []
+        async for each in servicer.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None):
+            loaded.append(each)
+            shown.append((await get(model_pb2.GetModelRequest(model_id="b"), None)).model)
+        for at, model in zip(loaded[1:-1], shown[1:-1], strict=True):  # the first comes before the load begins
+            assert model.state == model_pb2.MODEL_STATE_LOADING
+            assert model.progress.stage == at.stage and model.progress.share >= at.progress
+            assert model.progress.once == (at.stage in ("fetch", "measure", "prove"))
+        assert shown[-1].state == model_pb2.MODEL_STATE_LOADED and not shown[-1].HasField("progress")
         assert loaded[-1].stage == "ready" and loaded[-1].model.fingerprint
         assert [each.stage for each in loaded].count("ready") == 1
         freed = (await servicer.UnloadModel(model_pb2.UnloadModelRequest(model_id="b"), None)).freed_bytes
