@@ -32,7 +32,8 @@ export function OneAgent({ model, agent, place }) {
     <div class="row head">
       <p class="crumbs"><a href=${linkTo(['agents'])}>Agents</a> ›</p>
       <h1><${Called} model=${model} agent=${agent} /></h1> <span class="quiet">on ${model}</span>
-      <span class="push row"><button onClick=${refresh}>Refresh</button> <a href=${linkTo(['talk', model, agent])}>Talk</a>
+      <span class="push row"><button onClick=${refresh}>Refresh</button>
+        <a href=${linkTo(['talk', model, agent])}>Talk</a>
         ${found.value && html`<${Actions} agent=${found.value} onChanged=${found.again} />`}</span>
     </div>
     ${found.error && html`<${Problem} error=${found.error} retry=${found.again} />`}

@@ -8,11 +8,10 @@ import { poll } from '../../polling.js';
 
 const STAGES = /** @type {Record<string, string>} */ ({
   wait: 'waiting for its turn',
-  fetch: 'downloading',
+  fetch: 'downloading it',
   read: 'reading the weights',
-  prove: 'testing attention',
-  measure: 'measuring quality and speed',
-  'self-test': 'testing attention and quality',
+  measure: 'measuring how few bits its KV needs',
+  prove: 'proving attention on this device',
   pool: 'taking memory for KV',
 });
 
@@ -54,9 +53,23 @@ export async function isLoading(name, signal) {
  */
 export function loadingWords({ model_id: name, progress }) {
   if (!progress) return `loading ${name}`;
-  const { stage, share, remaining, once } = progress;
-  const rest = [
-    STAGES[stage] ?? stage, once && 'once per model', remaining != null && `about ${duration(remaining)} left`,
-  ];
-  return `loading ${name}, ${Math.floor(100 * share)} %: ${rest.filter(Boolean).join(', ')}`;
+  const { stage, share, once } = progress;
+  if (stage === 'fetch' && share >= 1) return `loading ${name}: opening its files`; // it is here, or now is
+  const rest = [STAGES[stage] ?? stage, once && 'once per model', left(progress)].filter(Boolean);
+  return `loading ${name}, ${percent(progress)}: ${rest.join(', ')}`;
+}
+
+/** @param {Json} progress of a download @returns {string} such as ", 40 %, about 12 s left" */
+export function progressWords(progress) {
+  return progress ? ['', percent(progress), left(progress)].filter((part) => part !== null).join(', ') : '';
+}
+
+/** @param {Json} progress */
+function percent({ share }) {
+  return `${Math.floor(100 * share)} %`;
+}
+
+/** @param {Json} progress */
+function left({ remaining }) {
+  return remaining >= 1 ? `about ${duration(remaining)} left` : null;
 }
