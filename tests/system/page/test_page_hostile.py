@@ -43,7 +43,7 @@ async def test_ten_thousand_agents(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.page = 1000
         gateway.worker.agents = [agent(f"agent-{n:05}", tokens=n, tier=types_pb2.TIER_WARM) for n in range(10_000)]
-        async with opened(browser, gateway.url) as page:
+        async with opened(browser, gateway.url, "#/agents") as page:
             await expect(page.get_by_role("status").filter(has_text="10,000 agents")).to_be_visible()
             await page.get_by_role("button", name="Tokens").click()
             rows = page.locator("tbody tr[data-row]")
@@ -79,7 +79,7 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
             yield finished()
 
         gateway.worker.script = echo
-        async with opened(browser, gateway.url) as page:
+        async with opened(browser, gateway.url, "#/agents") as page:
             await page.get_by_role("button", name="Agent", exact=True).click()
             await page.locator("tbody .who").nth(len(HOSTILE) - 1).wait_for()
             assert sorted(await page.locator("tbody .who").all_inner_texts()) == sorted(HOSTILE)
@@ -87,7 +87,7 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
                 await page.get_by_role("link", name="Talk").click()
                 await page.get_by_label("Agent", exact=True).fill(name)
                 await page.get_by_role("button", name="Talk").click()
-                await page.get_by_label("Say", exact=True).fill(HOSTILE[1])
+                await page.get_by_label("Message", exact=True).fill(HOSTILE[1])
                 await page.keyboard.press("Enter")
                 said = page.locator("article[data-state=done]")
                 assert await said.locator(".said.user .text").text_content() == HOSTILE[1]
@@ -113,33 +113,33 @@ async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
 
         gateway.worker.script = waits
         async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
-            question = page.get_by_role("dialog", name="A key, please")
+            question = page.get_by_role("dialog", name="API key")
             for _ in range(3):
                 await page.keyboard.press("Escape")
-            await question.get_by_label("Key").fill("amk_\u201cwrong\u201d")
+            await question.get_by_label("API key", exact=True).fill("amk_\u201cwrong\u201d")
             await question.get_by_role("button", name="Use it").click()
-            await expect(question.get_by_role("alert")).to_have_text("A key has only ASCII letters, digits and signs.")
-            await question.get_by_label("Key").fill("amk_wrong")
+            await expect(question.get_by_role("alert")).to_have_text("An API key has only ASCII letters, digits and signs.")
+            await question.get_by_label("API key", exact=True).fill("amk_wrong")
             await question.get_by_role("button", name="Use it").click()
-            await expect(question).to_contain_text("The gateway does not take the key of this tab.")
+            await expect(question).to_contain_text("The gateway does not take the API key of this tab.")
             await expect(question.get_by_role("alert")).not_to_be_visible()
-            await question.get_by_label("Key").fill(key)
+            await question.get_by_label("API key", exact=True).fill(key)
             await page.keyboard.press("Enter")
-            await expect(page.get_by_text("key in this tab")).to_be_visible()
-            await page.get_by_label("Say", exact=True).fill("Hello")
+            await expect(page.get_by_text("API key in this tab")).to_be_visible()
+            await page.get_by_label("Message", exact=True).fill("Hello")
             await page.keyboard.press("Enter")
             await expect(page.locator(".said.assistant")).to_contain_text("Half of an ans")
-            await page.get_by_label("Say", exact=True).fill("not sent yet")
+            await page.get_by_label("Message", exact=True).fill("not sent yet")
             revoke(tmp_path, key)
             await expect(page.get_by_role("alert")).to_contain_text("The connection broke")
             going_on.set()
             gateway.worker.script = hello
             await page.get_by_role("button", name="Try again").click()
             await expect(question).to_contain_text("What you typed into the page is still there")
-            await question.get_by_label("Key").fill(other)
+            await question.get_by_label("API key", exact=True).fill(other)
             await page.keyboard.press("Enter")
             await expect(page.locator("article[data-state=done] .said.assistant")).to_contain_text("Hello")
-            assert await page.get_by_label("Say", exact=True).input_value() == "not sent yet"
+            assert await page.get_by_label("Message", exact=True).input_value() == "not sent yet"
             kept = await page.evaluate("[Object.keys(localStorage), document.cookie, Object.keys(sessionStorage)]")
             assert kept == [["agentmem.theme"], "", ["agentmem.key"]]
             await page.get_by_role("button", name="Forget it").click()
@@ -158,7 +158,7 @@ async def test_a_name_that_is_a_step_in_a_path_is_refused(browser: Browser) -> N
                     "A browser cannot ask for an agent of this name."
                 )
         async with opened(browser, gateway.url, "#/talk/demo/..") as page:
-            await page.get_by_label("Say", exact=True).fill("Hello")
+            await page.get_by_label("Message", exact=True).fill("Hello")
             await page.keyboard.press("Enter")
             await expect(page.locator("article[data-state=failed]")).to_contain_text("A browser cannot ask")
         assert gateway.worker.requests == []

@@ -18,13 +18,11 @@ const MOST = 100; // turns that the gateway tells of
 
 export function Overview() {
   const { told, points, error } = useOverview();
-  const { models } = useModels(Boolean(told?.processes.some((/** @type {Json} */ each) => each.state === 'not_ready')));
-  const loading = models?.find((model) => model.state === 'loading');
   if (!told) return error ? html`<${Problem} error=${error} />` : html`<${Loading} what="Looking" />`;
   return html`<section>
     <h1>Overview</h1>
     ${error && html`<${Problem} error=${error} />`}
-    <${Processes} processes=${told.processes} loading=${loading} />
+    <${Processes} processes=${told.processes} />
     <${Running} told=${told} />
     <${Plots} points=${points} />
     <${Tiers} told=${told} />
@@ -100,21 +98,29 @@ function Who({ turn, namespace }) {
   return html`<a href=${linkTo(['agents', turn.model_id, turn.agent_id])}>${name}</a>`;
 }
 
-/** @param {{processes: Json[], loading?: Json}} props `loading`: a model of the worker's */
-function Processes({ processes, loading }) {
-  /** @param {Json} process */
-  const state = ({ service, state: said, why }) => {
-    if (service === 'worker' && said === 'not_ready' && loading) return loadingWords(loading);
-    return html`${said.replaceAll('_', ' ')}${why && html`<br /><span class="quiet">${why}</span>`}`;
-  };
+/** @param {{processes: Json[]}} props */
+function Processes({ processes }) {
   return html`<div class="scrolls" tabindex="0" role="region" aria-label="Processes"><table>
     <thead><tr><th scope="col">Process</th><th scope="col">State</th><th scope="col">Version</th>
       <th scope="col">Since</th><th scope="col" class="num">Memory</th></tr></thead>
     <tbody>${processes.map((each) => html`<tr key=${each.service}><th scope="row">${each.service}</th>
-      <td>${state(each)}</td>
+      <td>${each.service === 'worker' && each.state === 'not_ready'
+        ? html`<${Unready} process=${each} />` : html`<${State} process=${each} />`}</td>
       <td>${each.version ?? ''}</td>
       <td>${each.start_time_seconds ? ago(new Date(each.start_time_seconds * 1000).toISOString()) : ''}</td>
       <td class="num">${each.memory_bytes ? bytes(each.memory_bytes) : ''}</td></tr>`)}</tbody></table></div>`;
+}
+
+/** A worker that loads its model, or another reason why it does not serve.
+ * @param {{process: Json}} props */
+function Unready({ process }) {
+  const loading = useModels(true).models?.find((model) => model.state === 'loading');
+  return loading ? loadingWords(loading) : html`<${State} process=${process} />`;
+}
+
+/** @param {{process: Json}} props */
+function State({ process: { state, why } }) {
+  return html`${state.replaceAll('_', ' ')}${why && html`<br /><span class="quiet">${why}</span>`}`;
 }
 
 /** @param {{told: Json}} props */

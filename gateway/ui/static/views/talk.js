@@ -5,7 +5,7 @@ import { linkTo } from '../routing.js';
 import { Loading, Problem, useHere, useLoaded } from '../parts.js';
 import { Called } from './agents/called.js';
 import { allAgents } from './agents/loading.js';
-import { loadingWords, useModels } from './models/registry.js';
+import { defaultModel, loadingWords, useModels } from './models/registry.js';
 import { Composer } from './talk/composer.js';
 import { begin } from './talk/opening.js';
 import { Pane } from './talk/pane.js';
@@ -44,18 +44,21 @@ function NewChat({ asked = '' }) {
     setBusy(true);
     setProblem(null);
     try {
-      const agent = await begin(model.model_id, messages, settings());
-      if (here.current) location.hash = linkTo(['talk', model.model_id, agent]);
+      const name = model?.model_id ?? await defaultModel();
+      const agent = await begin(name, messages, settings());
+      if (here.current) location.hash = linkTo(['talk', name, agent]);
+      return true;
     } catch (failure) {
       setProblem(failure);
       setBusy(false);
+      return false;
     }
   };
   return html`<section class="narrow">
     <h1>New chat</h1>
     ${error && html`<${Problem} error=${error} />`}
     ${problem && html`<${Problem} error=${problem} />`}
-    <${Composer} running=${busy || !model} begins=${true} focused=${true} model=${model} onSay=${say}>
+    <${Composer} running=${busy} begins=${true} focused=${true} model=${model} onSay=${say}>
       <label>Model <select value=${model?.model_id ?? ''}
         onChange=${(/** @type {{target: HTMLSelectElement}} */ e) => setChosen(e.target.value)}>
         ${models?.map(({ model_id: name }) => html`<option value=${name} selected=${name === model?.model_id}>${

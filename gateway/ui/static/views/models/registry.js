@@ -41,6 +41,11 @@ export function useModels(waits = false) {
   return { ...state, again: () => setRound((now) => now + 1) };
 }
 
+/** @returns {Promise<string>} its name */
+export async function defaultModel() {
+  return (await json('GET', 'v1/model-registry', { query: { page_size: 1 } })).models[0].model_id;
+}
+
 /** @param {string} name @param {AbortSignal} signal */
 export async function isLoading(name, signal) {
   const { model } = await json('GET', `v1/model-registry/${partOf(name, 'a model')}`, { signal });

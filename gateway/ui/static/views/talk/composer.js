@@ -5,8 +5,9 @@ import { Settings } from './settings.js';
 /** @typedef {import('../../gateway.js').Json} Json */
 
 /**
- * @param {{running: boolean, begins: boolean, focused?: boolean, model?: Json, onSay: (messages: Json[]) => void,
- *   onStop?: () => void, children?: unknown}} props `begins`: a system prompt can come first
+ * @param {{running: boolean, begins: boolean, focused?: boolean, model?: Json, onStop?: () => void,
+ *   onSay: (messages: Json[]) => boolean | Promise<boolean>, children?: unknown}} props `begins`: a system prompt can come
+ *   first; `onSay` returns whether the words are on their way
  */
 export function Composer({ running, begins, focused = false, model, onSay, onStop, children }) {
   const [text, setText] = useState('');
@@ -17,13 +18,13 @@ export function Composer({ running, begins, focused = false, model, onSay, onSto
     if (focused) field.current?.focus();
   }, []);
   /** @param {Event} event */
-  const say = (event) => {
+  const say = async (event) => {
     event.preventDefault();
     if (running || !text.trim()) return;
-    onSay([
+    const taken = onSay([
       ...(begins && system.trim() ? [{ role: 'system', content: system }] : []), { role: 'user', content: text },
     ]);
-    setText('');
+    if (await taken) setText('');
   };
   /** @param {KeyboardEvent} event */
   const pressed = (event) => {

@@ -9,7 +9,7 @@ import { fork } from '../agent/deeds.js';
 import { Called } from '../agents/called.js';
 import { forgetAgents } from '../agents/loading.js';
 import { loadingWords, useModels } from '../models/registry.js';
-import { sidesOf, usePaths } from './branches.js';
+import { idOf, sidesOf, usePaths } from './branches.js';
 import { Composer } from './composer.js';
 import { SHOWN, history } from './history.js';
 import { learn } from './memory.js';
@@ -42,20 +42,20 @@ export function Pane({ model, agent, onGo, onFork, onClose }) {
   const sides = useSides(model, agent, past.value, present);
   const first = past.value !== undefined && !past.value.turns.length && !present.length;
 
-  /** @param {Json} state before a turn, as ForkAgent takes it @param {Json[]} messages */
-  const ask = async (state, messages) => {
+  /** @param {string} id of a turn @param {Json[]} messages instead of it */
+  const ask = async (id, messages) => {
     setProblem(null);
     try {
-      const name = await branch(model, agent, state, messages, settings());
+      const name = await branch(model, agent, id, messages, settings());
       if (here.current) onGo(name);
     } catch (error) {
       setProblem(error);
     }
   };
-  /** @param {string} id @param {Json} state @param {Json[]} asked @param {string} answer */
-  const tools = (id, state, asked, answer) => html`<${Tools} messages=${asked} answer=${answer} busy=${running}
+  /** @param {string} id @param {Json[]} asked @param {string} answer */
+  const tools = (id, asked, answer) => html`<${Tools} messages=${asked} answer=${answer} busy=${running}
     sides=${sides.get(id)} greedy=${isGreedy(described)}
-    onAsk=${(/** @type {Json[]} */ messages) => ask(state, messages)} />`;
+    onAsk=${(/** @type {Json[]} */ messages) => ask(id, messages)} />`;
   /** @param {Record<string, string>} given @param {boolean} open */
   const forked = (given, open) => {
     forgetAgents();
@@ -82,12 +82,11 @@ export function Pane({ model, agent, onGo, onFork, onClose }) {
         ${' '}${SHOWN} are in <a href=${linkTo(['agents', model, agent])}>its memory</a>.</p>`}
       ${first && html`<p class="quiet">Nothing was said yet.</p>`}
       ${before?.map((turn) => html`<${PastTurn} key=${turn.version} turn=${turn} model=${model}
-        tools=${askable(turn) && tools(turn.request_id, { keep_tokens: turn.first_token }, turn.messages.slice(0, -1),
+        tools=${askable(turn) && tools(idOf(turn), turn.messages.slice(0, -1),
           turn.messages[turn.messages.length - 1].content)} />`)}
       ${present.map(({ asked, answer }) => html`<${PresentTurn} key=${asked.name} asked=${asked} answer=${answer}
         model=${described} onRetry=${running ? undefined : () => begin(asked)} onForget=${() => forget(asked)}
-        tools=${answer.state === 'done'
-          && tools(asked.name, stateOf(answer.started?.base), asked.messages, answer.text)} />`)}
+        tools=${answer.state === 'done' && tools(asked.name, asked.messages, answer.text)} />`)}
       ${problem && html`<${Problem} error=${problem} />`}
     </div>
     ${!waits && described?.state === 'loading' && html`<p class="quiet" role="status">${
@@ -118,6 +117,7 @@ function usePresent(model, agent) {
       if (answer.finished) learn(model, { cache: answer.started?.cache, timings: answer.finished.timings });
       setPresent((now) => now.map((each) => (each.asked === asked ? { asked, answer } : each)));
     });
+    return true;
   };
   useEffect(() => {
     const first = taken(model, agent);
@@ -154,10 +154,4 @@ function useSides(model, agent, past, present) {
 function askable({ cut, generated_tokens: generated, messages }) {
   return !cut && generated > 0 && messages.length > 1
     && messages.every((/** @type {Json} */ message) => message.role);
-}
-
-/** @param {Json} base the state before a turn @returns {Json} as ForkAgent takes it */
-function stateOf(base) {
-  if (!base?.version) return { keep_tokens: 0 };
-  return { at_version: base.version, ...(base.revision ? { at_revision: base.revision } : {}) };
 }
