@@ -15,8 +15,9 @@ export function Copy({ text, what }) {
 
 /** @param {string} text @returns {Promise<boolean>} whether it is in the clipboard */
 async function toClipboard(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
-  const field = document.createElement('textarea'); // over plain HTTP there is no other way
+  const written = navigator.clipboard?.writeText(text).then(() => true, () => false);
+  if (await written) return true;
+  const field = document.createElement('textarea'); // over plain HTTP there is no clipboard
   field.value = text;
   field.className = 'unseen';
   document.body.append(field);

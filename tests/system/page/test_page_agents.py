@@ -166,6 +166,7 @@ async def test_a_probe_says_how_far_and_why_no_further(browser: Browser, live: S
     client = await known(live, "noa")
     before = (await client.agent("noa")).version
     async with opened(browser, live.url, "#/agents/demo/noa/probe") as page:
+        await page.get_by_label("It is").select_option("prompt")
         await page.get_by_role("textbox", name="Prompt").fill("Nothing of that.")
         await page.get_by_role("button", name="Probe").click()
         await expect(page.locator(".found")).to_contain_text("No more, because")

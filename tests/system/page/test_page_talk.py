@@ -43,7 +43,9 @@ async def test_a_chat_begins_with_words(browser: Browser, live: Stack) -> None:
         await expect(last.locator(".report .tier")).to_have_text("hot")
         await expect(last.locator(".report")).to_contain_text("TTFT ")
         await expect(last.locator(".report")).to_contain_text(CACHE_HIT)
-        await expect(last.locator(".given")).to_have_text(re.compile(r"^28 of 45 tokens from memory, [\d.]+ m?s saved$"))
+        await expect(last.locator(".given")).to_have_text(
+            re.compile(r"^28 of 45 tokens from memory, [\d.]+ m?s saved$")
+        )
         await page.reload()
         await expect(page.locator("article")).to_have_count(2)
         await expect(page.locator("article").last.locator(".said.assistant")).to_contain_text("green")
