@@ -58,7 +58,8 @@ function Plots({ points }) {
     return {
       times: points.map(({ time }) => time),
       hit: REUSED.map((tier) => line(tier, `--${tier}`, (each) => each.hit[tier])),
-      first: [...REUSED, 'none'].map((tier) => line(tier, `--${tier}`, (each) => each.first[tier])),
+      first: [...REUSED, 'none'].map((tier) =>
+        line(tier === 'none' ? 'computed' : tier, `--${tier}`, (each) => each.first[tier])),
       generated: [line('generated', '--accent', (each) => each.generated)],
       running: [line('running', '--accent', (each) => each.running), line('waiting', '--bad', (each) => each.waiting)],
       pool: [line('pool', '--accent', (each) => each.pool)],
