@@ -86,7 +86,8 @@ export function total(cached) {
  */
 export function hit({ cached, prompt_tokens: prompt }) {
   const reused = total(cached);
-  return `cache hit ${number(reused)}/${number(prompt)} (${prompt ? Math.floor((100 * reused) / prompt) : 0} %)`;
+  const share = prompt ? Math.round((100 * reused) / prompt) : 0;
+  return `cache hit ${number(reused)}/${number(prompt)} (${reused < prompt ? Math.min(99, share) : share} %)`;
 }
 
 /** What the tiers are. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grpc
+import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
@@ -141,6 +142,21 @@ async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
         await expect(page.locator("li").filter(has_text="forked from").get_by_role("link")).to_have_text(
             ["root", "child"]
         )
+
+
+@pytest.mark.slow
+async def test_an_agent_without_a_name_shows_its_first_words(browser: Browser, live: Stack) -> None:
+    said = {"role": "user", "content": "The number of the locker is 417."}
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
+        answer = await http.post("/v1/chat/completions", json={"model": "demo", "messages": [said], "max_tokens": 20})
+        assert answer.headers["x-agent-id"].startswith("conv-")
+    async with opened(browser, live.url, "#/agents") as page:
+        await page.get_by_role("link", name=said["content"]).click()
+        await expect(page.get_by_role("heading", name=said["content"])).to_be_visible()
+        await page.get_by_role("link", name="Talk", exact=True).last.click()
+        await expect(page.get_by_role("heading", name=said["content"])).to_be_visible()
+        await page.get_by_role("link", name="New chat").click()
+        await expect(page.get_by_role("link", name=said["content"])).to_be_visible()
 
 
 @pytest.mark.slow
