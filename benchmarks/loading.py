@@ -10,11 +10,11 @@ from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quality import other_text
 from inference_service.engine.quantization import PLAIN
 from inference_service.models.capability import QuantizationSettings
+from inference_service.models.finding import ATTENTION
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
 from inference_service.models.fitting import needs_of
 from inference_service.models.kv_setup import KVSetup
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
-from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelSpec, open_network, open_text
 from inference_service.models.proof import prove
 from inference_service.pool.memory import sizes

@@ -197,7 +197,7 @@ class WorkerMetrics:
         )
         self.model_unloads = counter(
             "model_unloads",
-            "Models that were unloaded: for another (swap), on request, or unused for their ttl.",
+            "Models that were unloaded: for another (swap), on request, unused for their ttl, or measured since.",
             "model_id",
             "reason",
         )

@@ -50,6 +50,14 @@ class WorkerSettings(ModelSettings):
     quality_check: bool = Field(
         True, description="compare quantized KV with unquantized KV when a model is loaded for the first time"
     )
+    measure_first_bytes: int = Field(
+        128 << 20,
+        ge=0,
+        description=(
+            "a new model with more bytes of weights serves at once, with 8 bits, and is measured between its turns; "
+            "agents that it has met by then are computed again once"
+        ),
+    )
     speculation: bool = Field(
         True,
         description=(

@@ -139,6 +139,7 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "dtype": text("bfloat16"),
         "kv_bits": text("5/4"),
         "kv_group_size": number(32),
+        "measure_first_bytes": number(7),
         "quality_check": switch(False),
         "speculation": switch(False),
         "context_length": number(4000),

@@ -1,6 +1,6 @@
 """Measures means of K and V, and their bases. Engine thread only."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import mlx.core as mx
@@ -15,14 +15,14 @@ from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.paged.passes import KVCache, Pass, banded
-from inference_service.engine.pausing import compute, work_clock
+from inference_service.engine.pausing import compute, let_others_run, work_clock
 from inference_service.engine.quantization import BALANCED
 
 TOKENS: Final = 1024
 """Means over 128 tokens leave a quarter more divergence, bases over 256 a third (SmolLM2)."""
 
 _FEWEST: Final = 128
-_SECONDS: Final = 60.0
+_SECONDS: Final = 240.0
 _LARGEST: Final = float(np.finfo(np.float16).max)
 
 
@@ -102,10 +102,10 @@ class _Measuring(KVCache):
         q = queries[0].astype(mx.float32)
         by_head = q.reshape(k.shape[0], -1, *q.shape[1:])
         each_sink = [None] * len(k) if sinks is None else sinks.astype(mx.float32).reshape(len(k), -1)
-        weights = [_weights(*of, scale, visible) for of in zip(by_head, k, each_sink, strict=True)]
+        weights = (_weights(*of, scale, visible) for of in zip(by_head, k, each_sink, strict=True))
         try:
             rows = by_head.reshape(k.shape[0], -1, q.shape[2])
-            self._bases = bases(k - k_mean, v - v_mean, rows, weights)
+            self._bases = bases(k - k_mean, v - v_mean, rows, _with_pauses(weights))
         except np.linalg.LinAlgError:  # NaN, or infinite
             self._bases = Bases(*(np.tile(np.eye(x.shape[2]), (len(k), 1, 1)) for x in (k, v)))
         missing = keys.shape[3] - values.shape[3]
@@ -116,6 +116,12 @@ class _Measuring(KVCache):
 
 class _MeasuringArrays(_Measuring):
     update_and_fetch = _Measuring.fetch_arrays
+
+
+def _with_pauses(weights: Iterable[mx.array]) -> Iterator[mx.array]:
+    for each in weights:
+        let_others_run()
+        yield each
 
 
 def _weights(queries: mx.array, keys: mx.array, sinks: mx.array | None, scale: float, visible: mx.array) -> mx.array:

@@ -218,9 +218,12 @@ class Calibrations:
             return None
         return found if found.fits(geometry) else None
 
+    def knows(self, fingerprint: str, geometry: Geometry) -> bool:
+        return not _is_centred(geometry) or self.known(fingerprint, geometry) is not None
+
     def of(self, fingerprint: str, geometry: Geometry, measure: Callable[[], Calibration]) -> Calibration | None:
         """Measured if unknown; None if the model needs none. Engine thread."""
-        if geometry.format.scheme == PLAIN or not geometry.groups:
+        if not _is_centred(geometry):
             return None
         known = self.known(fingerprint, geometry)
         if known is None:
@@ -243,3 +246,7 @@ class Calibrations:
 
     def _path(self, fingerprint: str) -> Path:
         return self._directory / f"{fingerprint}.safetensors"
+
+
+def _is_centred(geometry: Geometry) -> bool:
+    return geometry.format.scheme != PLAIN and bool(geometry.groups)

@@ -38,7 +38,7 @@ TOKENS: Final = 1024
 
 _MARGIN: Final = 4
 _CHUNK = 128
-_SECONDS = 30.0
+_SECONDS = 240.0
 _ROWS = 32
 _SAMPLE = Path(__file__).with_name("quality_sample.txt")
 

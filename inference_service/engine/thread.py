@@ -136,17 +136,17 @@ class EngineThread:
         future.add_done_callback(self._pending.discard)
         self._tasks.put(task)
 
-    def _between(self) -> None:
+    def _between(self) -> bool:
         if self._paused:
-            return
+            return False
         self._paused = True
         try:
             if not self._run_waiting():
                 self._tasks.put(None)
                 raise Unavailable("the worker is shutting down")
-            for step in self._steps:
-                step()
-            self.flush()
+            busy = any([step() for step in self._steps])
+            self.flush(soon=not busy or self.asked)
+            return busy
         finally:
             self._paused = False
 

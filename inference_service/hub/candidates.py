@@ -10,8 +10,8 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type:
 
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
 from inference_service.engine.device import obtainable_bytes, share_bytes
+from inference_service.models.finding import ATTENTION
 from inference_service.models.fitting import Fit, KVLimits, MemoryLimits, fit
-from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import shape_of
 from inference_service.models.sources import HUB_ERRORS, Listing, NothingToLoad, listed, refusal
 

@@ -32,12 +32,15 @@ Share = Callable[[str, bytes], Awaitable[bytes | None]]
 
 @dataclass(frozen=True)
 class KVSetup:
-    """`calibration` is None if not centred, `quality` if not measured."""
+    """`calibration` is None if not centred, `quality` if not measured. `final` but for a model that serves before it is
+    measured.
+    """
 
     format: KVFormat
     calibration: Calibration | None = None
     quality: Quality | None = None
     reason: str = ""
+    final: bool = True
 
 
 class KVSetups:
@@ -53,6 +56,14 @@ class KVSetups:
         if info.spec.quantization.bits is None and (bits := self._known(fingerprint, info.geometry.format)):
             return info.with_format(info.geometry.format.with_bits(bits))
         return info
+
+    def knows(self, fingerprint: str, info: ModelInfo) -> bool:
+        """Return whether `of` measures nothing."""
+        geometry = info.geometry
+        if not self.calibrations.knows(fingerprint, geometry):
+            return False
+        quality = self._measured(fingerprint, geometry) if self._quality_check else None
+        return not self._quality_check or (quality is not None and quality.answers(str(geometry.format)))
 
     def of(self, fingerprint: str, network: Network, info: ModelInfo) -> KVSetup:
         """Return a network's setup; measure the unknown by prefills. Engine thread."""

@@ -1,132 +1,74 @@
 """Loading a model, in steps between which other streams continue.
 
-    fetch → open (tokenizer, network, fingerprint) → read the weights, piece by piece → prove attention
-          → measure quality and activations → take the memory for KV
+    fetch → open (tokenizer, network, fingerprint) → read the weights, piece by piece → measure how KV is packed
+          → prove attention, measure activations → take the memory for KV
 
-Files are read on threads, MLX runs in short calls on the engine thread. Failures leave garbage only.
+Failures leave garbage only.
 """
 
-import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from time import monotonic
 from typing import Any, TypeVar
 
-from agentmem.errors import FailedPrecondition, Unavailable
-from agentmem.kv.bits import AUTO, KVBits
+from agentmem.errors import FailedPrecondition
 from agentmem.kv.hints import TurnHints
 from agentmem.load_stages import LoadStage
 from agentmem.process import logs
 from agentmem.process.models import RegisteredModel
 from inference_service.engine.activations import Activations, with_measured_states
-from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.calibration import Calibrations
 from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
-from inference_service.engine.device import obtainable_bytes, on_cpu, share_bytes
+from inference_service.engine.device import on_cpu
 from inference_service.engine.network import Network
+from inference_service.engine.pausing import patient
 from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
-from inference_service.models.capability import QuantizationSettings
-from inference_service.models.fingerprint import ContentHashes, file_identities, model_fingerprint
+from inference_service.models.finding import Finder, ReportProgress
 from inference_service.models.fitting import (
-    Fit,
-    KVLimits,
-    MemoryLimits,
-    Needs,
     Resident,
-    Sized,
     check_sizes,
-    fit,
-    kv_bytes,
-    needs_of,
 )
 from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared, setup_name
 from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
-from inference_service.models.opening import ModelInfo, ModelSpec, ModelText, open_network, open_text, shape_of
-from inference_service.models.proof import check_runs
+from inference_service.models.opening import ModelInfo, ModelSpec
+from inference_service.models.proof import Proof, check_runs, unproved
 from inference_service.models.proofs import Proofs
-from inference_service.models.sources import fetch, fetch_description
-from inference_service.pool.memory import Budget, Sizes
+from inference_service.pool.memory import Budget
 from inference_service.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-ReportProgress = Callable[[LoadStage, float], object]
-"""Called with a load's stage and share."""
-
-_DOWNLOADS = 64
-"""On threads of their own: they may take hours."""
-_FILE_THREADS = 4
-_FRESH_SECONDS = 0.05
-"""Free memory is measured that seldom."""
+_CAREFUL = "8"
+"""Bits that spoil no model that could be measured."""
 _FIRST_SHARE = 4
 """First segments of blocks and of pieces take such a part of a load's memory for KV."""
-ATTENTION = AttentionBackend()
-"""Installed in mlx-lm's modules, so one for the process."""
 
 
-class NotFetched(FailedPrecondition):
-    """A hub's model that could be fetched."""
-
-
-class Loader:
-    """Opens and loads models. Event loop only; one `load` at a time."""
+class Loader(Finder):
+    """Event loop only; one `load` at a time."""
 
     def __init__(
         self, engine: EngineThread, settings: WorkerSettings, hints: TurnHints, share: Share = nothing_shared
     ) -> None:
         """`share` is StoreClient.share_setup."""
-        self._engine = engine
-        self._settings = settings
+        super().__init__(engine, settings)
         self._hints = hints
         caches = settings.data_directory / "worker"
-        self._hashes = ContentHashes(caches / "weights.json")
-        self._hashing = asyncio.Lock()
         self._proofs = Proofs(caches / "proofs.json", ProductSpeeds(caches / "products.json"))
         self._activations = Activations(caches / "activations.json")
         self._kv = KVSetups(caches, quality_check=settings.quality_check)
         self._share = share
-        self._texts: dict[str, tuple[object, ModelText]] = {}
-        self._downloads = ThreadPoolExecutor(_DOWNLOADS, "fetch")
-        self._files = ThreadPoolExecutor(_FILE_THREADS, "model-files")
-        self._stopped = False
-        self._obtainable, self._looked = 0, -math.inf
         self.budget = Budget(self._lately_obtainable_bytes)
-
-    @property
-    def limits(self) -> MemoryLimits:
-        """The memory for all models, in total and free now."""
-        return MemoryLimits(share_bytes(), self._settings.loaded_models, self._obtainable_bytes())
 
     @property
     def calibrations(self) -> Calibrations:
         return self._kv.calibrations
-
-    def stop(self) -> None:
-        """Cancel downloads, which would delay the end."""
-        self._stopped = True
-        self._downloads.shutdown(wait=False, cancel_futures=True)
-        self._files.shutdown(wait=False, cancel_futures=True)
-
-    async def info(self, registered: RegisteredModel) -> ModelInfo:
-        """Return what is known without fetching weights; a hub's config.json may refuse the model. Raises
-        FailedPrecondition, NotFetched, Unavailable.
-        """
-        if await self._must_be_fetched(registered):
-            raise NotFetched(
-                f"model {registered.model_id!r} is not on this machine yet; load it (`agentmem models load`), which "
-                "fetches it, and so does its first turn"
-            )
-        info, _ = await self._open(registered, lambda _stage, _share: None, offline=True)
-        return self._with_fitting_context(info)
 
     async def open(self, registered: RegisteredModel, report: ReportProgress) -> OpenedModel:
         """Fetch, open and fingerprint a model, without reading weights to memory. Raises FailedPrecondition."""
@@ -139,27 +81,6 @@ class Loader:
         known = None if on_cpu() else self._activations.remembered(_packed(fingerprint, info), info.context_length)
         needs = self.needs(replace(info, cost=MeasuredCost(known)) if known else info)
         return OpenedModel(info, network, fingerprint, needs)
-
-    async def fetch(self, registered: RegisteredModel, report: ReportProgress) -> None:
-        """Download a model that can run here, unless it is here. Raises FailedPrecondition and Unavailable."""
-        await self._must_be_fetched(registered)
-        await self._fetch(registered, report, self._settings.offline)
-
-    def needs(self, info: ModelInfo) -> Needs:
-        return needs_of(info, info.context_length, share_bytes(), self._settings.pool_bytes)
-
-    def _fit(self, model: Sized, context_length: int | None = None) -> Fit:
-        given = replace(KVLimits.of(self._settings), context_length=context_length)
-        return fit(model, MemoryLimits(share_bytes(), self._settings.loaded_models), given)
-
-    def _with_fitting_context(self, info: ModelInfo) -> ModelInfo:
-        if info.spec.context_length is not None:
-            return info
-        return replace(info, context_length=self._fit(info).context_length)
-
-    def sizes(self, info: ModelInfo, needs: Needs, residents: Sequence[Resident]) -> Sizes:
-        share = kv_bytes(needs, residents, self.limits)
-        return KVLimits.of(self._settings).sizes(share, info.geometry, info.context_length)
 
     async def load(
         self,
@@ -181,6 +102,12 @@ class Loader:
     def unloaded(self, model: LoadedModel) -> None:
         self.budget.withdraw(model.model_id)
 
+    async def measure(self, opened: OpenedModel, wanted: Callable[[], bool]) -> None:
+        """Measure and prove a model that serves, in pauses between turns; a later load takes what was found. Raises
+        CalledOff once it is not `wanted`, and FailedPrecondition for a model that cannot serve.
+        """
+        await self._measured(opened, partial(self._call, opened.info.spec, wanted), lambda *_: None)
+
     async def _load(
         self,
         opened: OpenedModel,
@@ -189,7 +116,7 @@ class Loader:
         others_decode: Callable[[], bool],
     ) -> LoadedModel:
         info, network, fingerprint = opened.info, opened.network, opened.fingerprint
-        call = partial(self._call, info.spec)
+        call = partial(self._call, info.spec, None)
         check_sizes(info, self.sizes(info, opened.needs, residents))
         pieces = read_weights(info, network)
         report(LoadStage.READ, 0.0)
@@ -198,22 +125,20 @@ class Loader:
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
         await call(lambda: check_runs(info, network))
-        while True:
-            report(LoadStage.MEASURE, 0.0)
-            setup = await self._setup(call, fingerprint, network, info)
-            if setup.format != info.geometry.format:
-                info = self._with_fitting_context(info.with_format(setup.format))
-            report(LoadStage.PROVE, 0.0)
-            proof = await call(partial(self._proofs.of, fingerprint, info, network))
-            info = proof.info
-            if setup.format == info.geometry.format:  # else its scheme fails here, and it has another
-                break
+        if shared := await self._share(setup_name(fingerprint, info.geometry.format), b""):
+            self._kv.adopt(fingerprint, info, shared)
+        if opened.measure_first or not self._keeps_waiting(opened):
+            setup, proof = await self._measured(opened, call, report)
+        else:
+            setup, proof = await call(lambda: self._unmeasured(opened))
+        info = proof.info
         if info.context_length < info.own_context_length:
             words = "the context is as long as memory holds; set --context-length for another"
             lengths = {"context": info.context_length, "own_context": info.own_context_length}
             logs.event(log, words, model=info.model_id, **lengths)
-        report(LoadStage.PROVE, 0.9)
-        info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
+        if setup.final:
+            report(LoadStage.PROVE, 0.9)
+            info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
         report(LoadStage.POOL, 0.0)
         needs = self.needs(info)
         memory = self.sizes(info, needs, residents)
@@ -243,109 +168,65 @@ class Loader:
         peak = self._activations.of(_packed(fingerprint, info), network, info.geometry, info.context_length)
         return MeasuredCost(peak, dequantized_bytes(network.model, info.geometry.dtype))
 
+    def _keeps_waiting(self, opened: OpenedModel) -> bool:
+        """Measuring or proving the model would delay the first answer."""
+        of = opened.fingerprint, opened.info
+        large = opened.info.weight_bytes > self._settings.measure_first_bytes
+        return large and not (self._kv.knows(*of) and self._proofs.knows(*of))
+
+    def _unmeasured(self, opened: OpenedModel) -> tuple[KVSetup, Proof]:
+        """Return the known setup, or a careful one, and unproved ways. Engine thread."""
+        info, network = opened.info, opened.network
+        if self._kv.knows(opened.fingerprint, info):
+            setup = self._kv.of(opened.fingerprint, network, info)
+        else:
+            reason = "until the model is measured, between turns"
+            wide = info.with_format(info.geometry.format.with_bits(_CAREFUL))
+            if info.spec.quantization.bits is None and self._fit(wide).context_length >= info.context_length:
+                info = wide
+            setup = KVSetup(info.geometry.format, reason=reason)
+        proof = unproved(info.with_format(setup.format), network)
+        return replace(setup, format=proof.info.geometry.format, final=False), proof
+
+    async def _measured(
+        self, opened: OpenedModel, call: Callable[..., Awaitable[Any]], report: ReportProgress
+    ) -> tuple[KVSetup, Proof]:
+        info = opened.info
+        while True:
+            report(LoadStage.MEASURE, 0.0)
+            setup = await self._setup(call, opened.fingerprint, opened.network, info)
+            if setup.format != info.geometry.format:
+                info = self._with_fitting_context(info.with_format(setup.format))
+            report(LoadStage.PROVE, 0.0)
+            proof: Proof = await call(partial(self._proofs.of, opened.fingerprint, info, opened.network))
+            info = proof.info
+            if setup.format == info.geometry.format:  # else its scheme fails here, and it has another
+                return setup, proof
+
     async def _setup(
         self, call: Callable[..., Awaitable[Any]], fingerprint: str, network: Network, info: ModelInfo
     ) -> KVSetup:
-        """Return a cluster's setup of the model, or find one.
+        """Return the setup that a cluster has, or find one.
 
         Without the store's answer the model serves with its own, which the fingerprint of its KV names.
         """
-        name = setup_name(fingerprint, info.geometry.format)
-        if shared := await self._share(name, b""):
-            self._kv.adopt(fingerprint, info, shared)
+        known = self._kv.knows(fingerprint, info)
         setup: KVSetup = await call(lambda: self._kv.of(fingerprint, network, info))
         mine = self._kv.shared(setup, info)
-        first = None if shared else await self._share(name, mine)
+        first = None if known else await self._share(setup_name(fingerprint, info.geometry.format), mine)
         if first and first != mine:  # another machine was a moment faster
             self._kv.adopt(fingerprint, info, first)
             setup = await call(lambda: self._kv.of(fingerprint, network, info))
         return setup
 
-    def _obtainable_bytes(self) -> int:
-        return obtainable_bytes(self._settings.free_memory_floor)
-
-    def _lately_obtainable_bytes(self) -> int:
-        """Cache for turns that begin together: a GPU's driver takes 1 ms with the interpreter's lock."""
-        if (now := monotonic()) - self._looked > _FRESH_SECONDS:
-            self._obtainable, self._looked = self._obtainable_bytes(), now
-        return self._obtainable
-
-    async def _must_be_fetched(self, registered: RegisteredModel) -> bool:
-        """Raises FailedPrecondition if the model could not run."""
-        if self._settings.offline:
-            return False
-        loop = asyncio.get_running_loop()
-        hub = await loop.run_in_executor(self._downloads, fetch_description, registered.source)
-        if hub is None:
-            return False
-        of = registered.model_id, *hub, ATTENTION, self._quantization(registered)
-        shape = await self._engine.call(lambda: shape_of(*of))
-        if refusal := self._fit(shape, registered.context_length or self._settings.context_length).refusal:
-            raise FailedPrecondition(refusal)
-        return True
-
-    def _quantization(self, registered: RegisteredModel) -> QuantizationSettings:
-        settings = self._settings
-        bits = registered.kv_bits or settings.kv_bits
-        group_size = registered.kv_group_size or settings.kv_group_size
-        return QuantizationSettings(None if bits == AUTO else KVBits.parse(bits), group_size)
-
-    async def _open(
-        self, registered: RegisteredModel, report: ReportProgress, *, offline: bool
-    ) -> tuple[ModelInfo, Network]:
-        spec = await self._fetch(registered, report, offline)
-        text = await self._on_file_thread(self._text, spec)
-        return await self._engine.call(lambda: open_network(spec, text, ATTENTION))
-
-    async def _fetch(self, registered: RegisteredModel, report: ReportProgress, offline: bool) -> ModelSpec:
-        loop, settings = asyncio.get_running_loop(), self._settings
-        left = False
-
-        def fetched(share: float) -> None:
-            if self._stopped:
-                raise Unavailable("the worker is shutting down")
-            if left:
-                raise Unavailable("nobody waits for the download any more")
-            loop.call_soon_threadsafe(report, LoadStage.FETCH, share)
-
-        work = partial(fetch, registered.source, offline=offline, progress=fetched)
-        try:
-            directory = await loop.run_in_executor(self._downloads, work)
-        except asyncio.CancelledError:
-            left = True  # read by the download's thread
-            raise
-        return ModelSpec(
-            model_id=registered.model_id,
-            directory=directory,
-            adapter=Path(registered.adapter) if registered.adapter else None,
-            dtype=settings.dtype,
-            quantization=self._quantization(registered),
-            context_length=registered.context_length or settings.context_length,
-        )
-
-    def _text(self, spec: ModelSpec) -> ModelText:
-        """Reopen a text after changes only: swaps would wait for the tokenizer. File thread."""
-        files = spec, file_identities(spec)
-        known = self._texts.get(spec.model_id)
-        if known is None or known[0] != files:
-            self._texts[spec.model_id] = known = files, open_text(spec)
-        return known[1]
-
-    async def _fingerprint(self, info: ModelInfo) -> str:
-        async with self._hashing:
-            return await self._on_file_thread(model_fingerprint, info.spec, info.geometry.dtype_name, self._hashes)
-
-    async def _call(self, spec: ModelSpec, function: Callable[[], _T]) -> _T:
-        """Run the model's code on the engine thread."""
+    async def _call(self, spec: ModelSpec, wanted: Callable[[], bool] | None, function: Callable[[], _T]) -> _T:
+        """Run the model's code on the engine thread; patiently while `wanted`, if that is given."""
 
         def step() -> _T:
-            with spec.refused:
+            with spec.refused, patient(wanted) if wanted else nullcontext():
                 return function()
 
         return await self._engine.call(step)
-
-    async def _on_file_thread(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._files, function, *arguments)
 
 
 def _packed(fingerprint: str, info: ModelInfo) -> str:

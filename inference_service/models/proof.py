@@ -33,7 +33,7 @@ from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.store import KVStore
-from inference_service.engine.pausing import compute, work_clock
+from inference_service.engine.pausing import compute
 from inference_service.engine.product_speeds import ProductSpeeds, choose
 from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.families.networks import ALONE
@@ -62,17 +62,20 @@ _MOST_ERROR, _MOST_ERROR_ON_CPU = 0.05, {mx.float32: 0.01}
 that rounding changes too, but not at each step.
 """
 
-_SLOW_SECONDS = 10.0
-"""Slower CPUs, by two short prompts, compute prompts one by one, which is always right, and prove one step of rows."""
-
 
 class Proof(NamedTuple):
-    """`whole` if all was proved, and no way is a slower one."""
+    """`whole` unless a trial could not run."""
 
     info: ModelInfo
     paths: tuple[PathReport, ...]
     kernels: Kernels
     whole: bool = True
+
+
+class Raised(str):
+    """The problem of a trial that could not run."""
+
+    __slots__ = ()
 
 
 def prove(info: ModelInfo, network: Network, speeds: ProductSpeeds | None) -> Proof:
@@ -81,8 +84,35 @@ def prove(info: ModelInfo, network: Network, speeds: ProductSpeeds | None) -> Pr
     If its scheme fails here, the model becomes `plain`. `network.rows_together` and `network.rides` say afterwards what
     a pass may have. Raises FailedPrecondition if no scheme is right, and for a model whose tokens see later ones.
     """
+    info, reports, kernels = _attention_of(info)
+    reports = [*reports, *fastest_products(network, info.geometry, speeds)]
+    if problem := order_problem(network, info.geometry):
+        raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
+    problems = [problem := rows_problem(network, info.geometry, kernels)]
+    network.rows_together = not problem
+    reports = _noted(info, reports, "decode", "sequences one by one, because together", problem)
+    if not info.geometry.in_order:
+        problems.append(problem := riding_problem(network, info.geometry, kernels))
+        reports = _noted(info, reports, "prefill", "prompts one by one, because as rows", problem)
+    network.rides = not (info.geometry.in_order or problem)
+    if available():
+        problems.append(problem := traced_problem(network, info.geometry, kernels._replace(traced=True)))
+        kernels = kernels._replace(traced=not problem)
+        reports = _noted(info, reports, "decode", "passes are not traced, because", problem)
+    return Proof(info, tuple(reports), kernels, not any(isinstance(each, Raised) for each in problems))
+
+
+def unproved(info: ModelInfo, network: Network) -> Proof:
+    """Run attention's self-test alone: sequences and prompts are computed one by one, which is always right."""
+    info, reports, kernels = _attention_of(info)
+    network.rows_together = network.rides = False
+    return Proof(info, tuple(reports), kernels, whole=False)
+
+
+def _attention_of(info: ModelInfo) -> tuple[ModelInfo, list[PathReport], Kernels]:
+    """Raises FailedPrecondition if no scheme is right."""
     try:
-        reports, kernels = attention_paths(info.geometry)
+        return info, *attention_paths(info.geometry)
     except FailedPrecondition as error:
         if info.geometry.format.scheme == PLAIN:
             raise
@@ -90,26 +120,7 @@ def prove(info: ModelInfo, network: Network, speeds: ProductSpeeds | None) -> Pr
         reports, kernels = attention_paths(info.geometry)
         message = "K and V are quantized as they are, which costs quality: transforming them fails on this backend"
         logs.event(log, message, logging.WARNING, model=info.model_id, error=error.message)
-    reports = [*reports, *fastest_products(network, info.geometry, speeds)]
-    began = work_clock()
-    if problem := order_problem(network, info.geometry):
-        raise FailedPrecondition(f"model {info.model_id!r} cannot go on from what it has computed: {problem}")
-    slow = on_cpu() and work_clock() - began > _SLOW_SECONDS
-    problem = rows_problem(network, info.geometry, kernels, _NEXT[:1] if slow else _NEXT)
-    network.rows_together, whole = not problem, not problem and not slow
-    reports = _noted(info, reports, "decode", "sequences one by one, because together", problem)
-    network.rides = not (slow or info.geometry.in_order)
-    if slow:
-        reports = _noted(info, reports, "prefill", "prompts one by one, because", "this machine is slow for the model")
-    if network.rides:
-        problem = riding_problem(network, info.geometry, kernels)
-        network.rides, whole = not problem, whole and not problem
-        reports = _noted(info, reports, "prefill", "prompts one by one, because as rows", problem)
-    if available():
-        problem = traced_problem(network, info.geometry, kernels._replace(traced=True))
-        kernels, whole = kernels._replace(traced=not problem), whole and not problem
-        reports = _noted(info, reports, "decode", "passes are not traced, because", problem)
-    return Proof(info, tuple(reports), kernels, whole)
+        return info, reports, kernels
 
 
 def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, problem: str) -> list[PathReport]:
@@ -222,7 +233,7 @@ def _problem(trials: Callable[[], Iterable[Trial]], geometry: Geometry, judge: J
     try:
         error = _error(trials(), judge)
     except (RuntimeError, ValueError, TypeError) as raised:
-        return str(raised)
+        return Raised(raised)
     return f"logits differ by {error:.2g} of the largest" if error > most else ""
 
 
@@ -267,17 +278,15 @@ def order_problem(network: Network, geometry: Geometry) -> str:
     return problem and f"its tokens see later ones, and {problem}"
 
 
-def rows_problem(
-    network: Network, geometry: Geometry, kernels: Kernels, steps: Sequence[tuple[int, ...]] = _NEXT
-) -> str:
+def rows_problem(network: Network, geometry: Geometry, kernels: Kernels) -> str:
     """Compare two sequences in one pass with each alone."""
 
     def trials() -> Iterator[Trial]:
         alone = [
-            _Sequences(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in steps])
+            _Sequences(network, geometry, kernels, [prompt]).decoded([[tokens[at]] for tokens in _NEXT])
             for at, prompt in enumerate(_ROWS)
         ]
-        yield _Sequences(network, geometry, kernels, _ROWS).decoded(steps), mx.concatenate(alone)
+        yield _Sequences(network, geometry, kernels, _ROWS).decoded(_NEXT), mx.concatenate(alone)
 
     return ALONE.get(type(network.model).__module__) or _problem(trials, geometry, _least)
 

@@ -1,4 +1,7 @@
-"""Proofs of models, remembered: each is made once with a device, these packages and this code."""
+"""Proofs of models, remembered: each is made once with a device, these packages and this code.
+
+Slower ways are remembered, too, if a trial ran and differed.
+"""
 
 import hashlib
 from contextlib import suppress
@@ -27,19 +30,27 @@ class Proofs:
 
     def of(self, fingerprint: str, info: ModelInfo, network: Network) -> Proof:
         """Return a network's proof, known or made. Raises FailedPrecondition."""
-        geometry = info.geometry
-        format = f"{geometry.format} bits, {geometry.format.scheme}, groups of {geometry.format.group_size}"
-        name = f"{_here()}; {fingerprint}; {format}"
+        name = _name(fingerprint, info)
         with suppress(KeyError, TypeError):
             record = self._memory.get(name)
             paths, kernels = [PathReport(**each) for each in record["paths"]], Kernels(**record["kernels"])
-            network.rows_together, network.rides = True, bool(record["rides"])
-            return Proof(info, (*paths, *fastest_products(network, geometry, self._speeds)), kernels)
+            network.rows_together, network.rides = bool(record["rows"]), bool(record["rides"])
+            return Proof(info, (*paths, *fastest_products(network, info.geometry, self._speeds)), kernels)
         found = prove(info, network, self._speeds)
         if found.whole and found.info is info:
             kept = [asdict(each) for each in found.paths if each.phase != "products"]
-            self._memory.put(name, {"paths": kept, "kernels": found.kernels._asdict(), "rides": network.rides})
+            ways = {"rows": network.rows_together, "rides": network.rides}
+            self._memory.put(name, {"paths": kept, "kernels": found.kernels._asdict(), **ways})
         return found
+
+    def knows(self, fingerprint: str, info: ModelInfo) -> bool:
+        """Any thread."""
+        return self._memory.get(_name(fingerprint, info)) is not None
+
+
+def _name(fingerprint: str, info: ModelInfo) -> str:
+    format = info.geometry.format
+    return f"{_here()}; {fingerprint}; {format} bits, {format.scheme}, groups of {format.group_size}"
 
 
 @cache

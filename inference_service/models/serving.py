@@ -54,9 +54,9 @@ class Models(Swapper):
 
     @asynccontextmanager
     async def hold(self, model_id: str) -> AsyncIterator[LoadedModel]:
-        """Yield a loaded model. Raises FailedPrecondition rather than swap."""
+        """Yield a model that is loaded, or comes anyway. Raises FailedPrecondition rather than swap."""
         slot = self.slot(model_id)
-        if not slot.open:
+        if not (slot.open or slot.wanted):
             raise FailedPrecondition(
                 f"model {model_id!r} is not loaded, and this would load none; LoadModel does, and so does any turn"
             )

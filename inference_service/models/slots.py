@@ -45,7 +45,9 @@ class Progress:
 
 @dataclass(eq=False)
 class ModelSlot:
-    """`opened`, with open files, while it is ready to load. `wanted`: a request waits, or will retry."""
+    """`opened`, with open files, while it is ready to load. `wanted`: a request waits, or will retry.
+    `measured`: it was, or failed to be, and does not serve before it is again.
+    """
 
     registered: RegisteredModel
     state: model_pb2.ModelState.ValueType = State.MODEL_STATE_REGISTERED
@@ -58,6 +60,7 @@ class ModelSlot:
     waiters: list["asyncio.Future[LoadedModel]"] = field(default_factory=list)
     last_used: float = 0.0
     loaded_at: float = 0.0
+    measured: bool = False
     progress: Progress = Progress()
     _reported: asyncio.Event = field(default_factory=asyncio.Event)
 

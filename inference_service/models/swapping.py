@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.fitting import Resident, make_room
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
+from inference_service.models.measuring import Measuring
 from inference_service.models.slots import ModelSlot, State
 from inference_service.pool.growing import PoolGrowth
 from inference_service.pool.kv import Closed
@@ -85,6 +87,7 @@ class Swapper:
         self._moving = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
+        self._measuring = Measuring(loader, self._load_measured)
 
     def _begin(self) -> None:
         self._spawn(self._load_queued())
@@ -94,6 +97,7 @@ class Swapper:
         """Stop loading, and refuse waiters. A leaving model gets a moment."""
         self._stopped = True
         self._loader.stop()
+        self._measuring.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -196,7 +200,10 @@ class Swapper:
         opened, slot.opened = slot.opened, None
         assert opened is not None
         began = time.monotonic()
-        model = await self._loader.load(opened, self._residents(), slot.report, lambda: self._others_decode(slot))
+        opened = replace(opened, measure_first=slot.measured)
+        others_decode = partial(self._others_decode, slot)
+        async with self._measuring.held():
+            model = await self._loader.load(opened, self._residents(), slot.report, others_decode)
         if heap.kept():
             await self._engine.call(heap.tidy)
         model.engine.asked = lambda: self._engine.asked
@@ -208,6 +215,8 @@ class Swapper:
         self._engine.attach(model.engine.step)
         self._listener.arrived(model, time.monotonic() - began)
         slot.serve(model)
+        if not model.setup.final:
+            self._measuring.begin(slot, opened)
 
     def _give_back(self, arenas: KVStore, growth: PoolGrowth, closed: Closed) -> None:
         with suppress(Unavailable):  # the engine is dead; its memory goes with the process
@@ -256,8 +265,9 @@ class Swapper:
         finally:  # its memory is gone in any case, and its waiters are not forgotten
             self._engine.detach(model.engine.step)
             slot.loaded = None
-            with suppress(Unavailable):  # the engine is dead; its memory goes with the process
-                await self._engine.call(model.release)
+            async with self._measuring.held(leaving=slot):
+                with suppress(Unavailable):  # the engine is dead; its memory goes with the process
+                    await self._engine.call(model.release)
             self._loader.unloaded(model)
             slot.unloaded()
             if slot.wanted:
@@ -279,6 +289,17 @@ class Swapper:
                         await self._unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
                     except Exception:  # it is out of memory, and others must not wait
                         log.exception("model %s, which was idle for too long, did not leave in order", slot.model_id)
+
+    async def _load_measured(self, slot: ModelSlot) -> None:
+        """Load a model again, with what was measured, while nobody uses it."""
+
+        def idle() -> bool:
+            slot.wanted = not slot.users  # it comes again at once
+            return slot.wanted
+
+        model = slot.loaded
+        while slot.loaded is model and not await self._unload(slot, "measured", idle):
+            await self._changed.wait()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

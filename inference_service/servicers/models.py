@@ -19,9 +19,10 @@ from inference_service.engine.geometry import Geometry
 from inference_service.engine.quality import Quality
 from inference_service.hub.candidates import Candidate
 from inference_service.hub.searching import HubSearch
+from inference_service.models.finding import NotFetched
 from inference_service.models.fitting import Resident, agent_bytes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.loading import Loader, NotFetched
+from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
 from inference_service.models.pulled import PulledModels
 from inference_service.models.serving import Models

@@ -18,9 +18,9 @@ from benchmarks.loading import load
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import model_classes
 from inference_service.models.capability import QuantizationSettings
+from inference_service.models.finding import ATTENTION
 from inference_service.models.fingerprint import ContentHashes
 from inference_service.models.loaded import LoadedModel
-from inference_service.models.loading import ATTENTION
 from tests.model_types import building, checking
 from tests.model_types.configs import Config, config
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -24,6 +25,7 @@ from inference_service.engine import rotation
 from inference_service.engine.calibration import Calibration
 from inference_service.models import fingerprint
 from inference_service.models.fingerprint import ContentHashes, model_fingerprint
+from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelSpec
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
@@ -89,10 +91,11 @@ def calibration(stack: Stack, directory: Path) -> Path:
 
 
 @asynccontextmanager
-async def working(stack: Stack, directory: Path) -> AsyncIterator[Running]:
+async def working(stack: Stack, directory: Path, measure_first_bytes: int = 1 << 30) -> AsyncIterator[Running]:
     """A worker that serves the model as its files are; what it has computed is on disk afterwards."""
     settings = WorkerSettings(
         quality_check=False,
+        measure_first_bytes=measure_first_bytes,
         model=[f"tiny={directory}"],
         data=stack.data,
         run_dir=stack.run,
@@ -180,6 +183,39 @@ async def test_kv_of_another_model_is_computed_again_from_the_ledger(
         tokens = len((await stack.ledger(agent)).token_ids)
         warm = await worker.turn(agent)
         assert (warm.miss, warm.cached) == ("UNSPECIFIED", {"warm": tokens})
+
+
+@pytest.mark.slow
+async def test_what_an_agent_said_before_the_model_was_measured_is_computed_again_once(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, measure = asyncio.Event(), Loader.measure
+
+    async def later(*of: Any) -> None:
+        await held.wait()
+        await measure(*of)
+
+    monkeypatch.setattr(Loader, "measure", later)
+    agent, directory = "met before", write_llama(tmp_path / "m")
+    async with working(stack, directory, measure_first_bytes=0) as worker:
+        said = chat(("system", f"{agent}! {LONG}"), ("user", "Who told you that?"))
+        for prompt in ({"messages": said}, {"append": append("And now?")}):
+            turn = await worker.unheld(agent, **prompt)
+        assert turn.cached["hot"] > 256
+        before = await stack.ledger(agent)
+        held.set()
+        async with asyncio.timeout(60):
+            while not worker.registry.get_sample_value(
+                "agentmem_model_unloads_total", {"model_id": "tiny", "reason": "measured"}
+            ):
+                await asyncio.sleep(0.05)
+        turn = await worker.turn(agent)
+        assert (turn.match, turn.miss, turn.cached) == ("EXTEND", "INCOMPATIBLE", {})
+        after = await stack.ledger(agent)
+        assert after.token_ids[: len(before.token_ids)] == before.token_ids
+        assert (await worker.turn(agent)).cached == {"hot": len(after.token_ids)}
+    async with working(stack, directory, measure_first_bytes=0) as worker:
+        assert list((await worker.turn(agent)).cached) == ["warm"], "the next start knows the model"
 
 
 @pytest.mark.slow

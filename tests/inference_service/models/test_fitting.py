@@ -10,8 +10,8 @@ import pytest
 from agentmem.errors import FailedPrecondition
 from inference_service.engine.device import on_cpu
 from inference_service.models import fitting
+from inference_service.models.finding import ATTENTION
 from inference_service.models.fitting import KVLimits, MemoryLimits, fit
-from inference_service.models.loading import ATTENTION
 from inference_service.models.opening import ModelShape, shape_of
 from inference_service.models.sources import _element_bytes, registry
 

@@ -21,7 +21,7 @@ from inference_service.engine.geometry import LayerGroup
 from inference_service.engine.quality import LADDER, Divergence, Quality
 from inference_service.engine.quantization import BALANCED, PLAIN, ROTATED, KVFormat
 from inference_service.engine.thread import EngineThread
-from inference_service.models import kv_setup, loading
+from inference_service.models import finding, kv_setup
 from inference_service.models.kv_setup import KVSetup, KVSetups, choose
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
@@ -292,7 +292,7 @@ async def test_a_backend_that_multiplies_wrongly_gets_the_plain_scheme(
     good = await place.load("4")
     assert good.geometry.format.scheme == BALANCED and good.calibration is not None
     (place._data / "worker" / "proofs.json").unlink()
-    monkeypatch.setattr(loading, "ATTENTION", type(loading.ATTENTION)())  # what was proved is remembered
+    monkeypatch.setattr(finding, "ATTENTION", type(finding.ATTENTION)())  # what was proved is remembered
     monkeypatch.setattr(codec, "_by_head", lambda x, *_: mx.roll(x, 1, axis=-1))
     found = await place.load("4")
     assert found.geometry.format.scheme == PLAIN

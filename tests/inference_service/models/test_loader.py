@@ -15,7 +15,7 @@ from agentmem.load_stages import LoadStage
 from agentmem.process.models import RegisteredModel
 from inference_service.engine.mlx_lm_adapter import ATTENTION_NAME
 from inference_service.engine.thread import EngineThread
-from inference_service.models import loading
+from inference_service.models import finding
 from inference_service.models.loaded import OpenedModel
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
@@ -49,8 +49,8 @@ async def test_the_tokenizer_is_read_again_only_where_a_file_is_another(loader: 
 
 async def test_turns_that_begin_together_ask_once_what_is_free(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     now, free = [100.0], [8, 7]
-    monkeypatch.setattr(loading, "monotonic", lambda: now[0])
-    monkeypatch.setattr(loading, "obtainable_bytes", lambda _floor: free.pop(0))
+    monkeypatch.setattr(finding, "monotonic", lambda: now[0])
+    monkeypatch.setattr(finding, "obtainable_bytes", lambda _floor: free.pop(0))
     assert [loader.budget.spare() for _ in range(32)] == [8] * 32
     now[0] += 0.1
     assert loader.budget.spare() == 7
@@ -75,17 +75,17 @@ async def test_a_look_at_a_hubs_model_leaves_the_loaded_ones_their_attention(
     directory = write_llama(tmp_path / "model")
     await info(loader, directory)
     config = json.loads((directory / "config.json").read_text())
-    monkeypatch.setattr(loading, "fetch_description", lambda _source: (config, {"F32": 1000}))
-    with pytest.raises(loading.NotFetched):
+    monkeypatch.setattr(finding, "fetch_description", lambda _source: (config, {"F32": 1000}))
+    with pytest.raises(finding.NotFetched):
         await loader.info(RegisteredModel("hub", "owner/name"))
-    assert getattr(llama, ATTENTION_NAME).backend is loading.ATTENTION
+    assert getattr(llama, ATTENTION_NAME).backend is finding.ATTENTION
 
 
 async def test_a_hubs_model_that_does_not_fit_is_refused_before_a_download(
     loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = json.loads((write_llama(tmp_path / "model") / "config.json").read_text())
-    monkeypatch.setattr(loading, "fetch_description", lambda _source: (config, {"U32": 10**15}))
+    monkeypatch.setattr(finding, "fetch_description", lambda _source: (config, {"U32": 10**15}))
     for look in (loader.info, lambda registered: loader.open(registered, lambda _stage, _share: None)):
         with pytest.raises(FailedPrecondition, match=r"'hub' does not fit: its weights take 1000\.0 TB"):
             await look(RegisteredModel("hub", "owner/name"))
@@ -103,8 +103,8 @@ async def test_the_context_is_as_long_as_memory_holds(
     async def opened(context: int | None = None) -> OpenedModel:
         return await loader.open(registered(context), lambda _stage, _share: None)
 
-    monkeypatch.setattr(loading, "share_bytes", lambda: 128 << 20)
-    monkeypatch.setattr(loading, "obtainable_bytes", lambda _floor: 128 << 20)
+    monkeypatch.setattr(finding, "share_bytes", lambda: 128 << 20)
+    monkeypatch.setattr(finding, "obtainable_bytes", lambda _floor: 128 << 20)
     short = await opened()
     assert 10_000 < short.info.context_length < short.info.own_context_length == 1 << 20
     kv = short.info.context_length * short.info.geometry.bytes_per_token

@@ -50,21 +50,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Writer], Loade
     return cache(lambda write: loaded(write(tmp_path_factory.mktemp("model"))))
 
 
-@pytest.mark.skipif(available(), reason="a GPU is never too slow")
-@pytest.mark.parametrize(("seconds", "rides"), [(0.0, False), (1e9, True)])
-def test_a_slow_cpu_is_asked_for_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, rides: bool
-) -> None:
-    """Prompts one by one need no proof; sequences together are proved all the same."""
-    monkeypatch.setattr(proof, "_SLOW_SECONDS", seconds)
-    asked: list[object] = []
-    monkeypatch.setattr(proof, "riding_problem", lambda *of: asked.append(of) or "")
-    model = load("m", str(write_llama(tmp_path / "m")), hashes=ContentHashes(tmp_path / "h.json"))
-    network, [prefill] = model.engine.model, [report for report in model.paths if report.phase == "prefill"]
-    assert (network.rows_together, network.rides, bool(asked)) == (True, rides, rides)
-    assert ("slow for the model" in prefill.note) == (not rides)
-
-
 def test_what_is_refused_is_reported_of_models_without_k_and_v_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
 from agentmem.kv.ledger import Ledger, Version
 from agentmem.validation import AgentKey
-from inference_service.models import loading
+from inference_service.models import finding, loading
 from inference_service.models.fitting import agent_bytes
 from inference_service.models.loaded import LoadedModel, read_weights
 from inference_service.models.loading import Loader
@@ -274,7 +274,7 @@ async def test_what_does_not_fit_is_refused_before_anybody_goes(
     async with serving(directories, data) as world:
         loaded = world.models.loaded("a")
         assert loaded is not None
-        monkeypatch.setattr(loading, "obtainable_bytes", lambda _: loaded.weight_bytes)
+        monkeypatch.setattr(finding, "obtainable_bytes", lambda _: loaded.weight_bytes)
         with pytest.raises(FailedPrecondition, match=r"'b' does not fit: .* are missing"):
             await world.once("b")
         assert world.models.loaded("a") is loaded
@@ -294,7 +294,7 @@ async def test_a_model_beside_other_processes_serves_with_what_they_leave(
         for_kv = 4 * agent_bytes(b.geometry, b.context_length)
         there = b.weight_bytes + b.activation_bytes + for_kv
         await world.once("a")
-        monkeypatch.setattr(loading, "obtainable_bytes", lambda _: there)
+        monkeypatch.setattr(finding, "obtainable_bytes", lambda _: there)
         await world.once("b")
         b = world.models.loaded("b")
         assert b is not None

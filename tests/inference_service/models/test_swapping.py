@@ -14,7 +14,7 @@ import pytest
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
 from agentmem.load_stages import LoadStage
 from inference_service import heap
-from inference_service.models import loading as loader_module
+from inference_service.models import finding as loader_module
 from inference_service.models import swapping
 from inference_service.models.loading import Loader
 from inference_service.models.slots import ModelSlot, Progress, State

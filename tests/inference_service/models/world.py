@@ -73,11 +73,13 @@ async def serving(
     models: int = 1,
     options: dict[str, dict[str, Any]] | None = None,
     start: bool = True,
+    settings: dict[str, Any] | None = None,
     share: Share = nothing_shared,
 ) -> AsyncIterator[World]:
     engine, events, hints = EngineThread(), Events(), TurnHints()
     engine.start()
-    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, quality_check=False), hints, share)
+    given = {"quality_check": False} | (settings or {})
+    loader = Loader(engine, WorkerSettings(data=data, loaded_models=models, **given), hints, share)
     registered = {
         name: RegisteredModel(name, source, **(options or {}).get(name, {})) for name, source in sources.items()
     }
