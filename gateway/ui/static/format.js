@@ -99,7 +99,7 @@ export const TIERS = /** @type {Record<string, string>} */ ({
 });
 
 const MISSES = /** @type {Record<string, string>} */ ({
-  absent: 'never seen before',
+  absent: 'no KV of it is kept',
   evicted: 'its KV was dropped to make room',
   diverged: 'the prompt differs from the memory from there on',
   not_trimmable: 'layers of a window or a state cannot go back to there, and no checkpoint was saved',

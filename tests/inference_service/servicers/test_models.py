@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.errors import InvalidArgument
+from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
@@ -16,12 +16,14 @@ from inference_service.engine.calibration import Calibration, LayerCalibration
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Divergence, Quality
 from inference_service.engine.quantization import FOUR_BITS
+from inference_service.hub.searching import HubSearch
 from inference_service.models.fitting import MemoryLimits
 from inference_service.models.serving import Models
 from inference_service.models.slots import State
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import Sizes
 from inference_service.servicers.models import ModelServicer
+from inference_service.settings import WorkerSettings
 from inference_service.text.tool_calls import CallSyntax
 from tests.inference_service.models.conftest import directories
 from tests.inference_service.models.world import serving
@@ -202,3 +204,16 @@ async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
         assert freed == loaded[-1].model.weight_bytes + loaded[-1].model.memory.pool_bytes
         with pytest.raises(InvalidArgument, match="model_id"):
             await service.UnloadModel(model_pb2.UnloadModelRequest(), None)
+
+
+async def test_what_is_searched_and_pulled_is_checked(tmp_path: Path) -> None:
+    offline = HubSearch(cast(Any, None), WorkerSettings(data=tmp_path, offline=True))
+    service = ModelServicer(models(), LOADER, offline, cast(Any, None))
+    with pytest.raises(FailedPrecondition, match="offline"):
+        await service.SearchModels(model_pb2.SearchModelsRequest(), None)
+    for limit in (0, 51):
+        with pytest.raises(InvalidArgument, match="limit"):
+            await service.SearchModels(model_pb2.SearchModelsRequest(limit=limit), None)
+    for name in ("", "llama", "../x", "/models/llama", "a/b/c"):
+        with pytest.raises(InvalidArgument, match="model_id"):
+            await anext(service.PullModel(model_pb2.PullModelRequest(model_id=name), None))

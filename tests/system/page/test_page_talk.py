@@ -33,6 +33,7 @@ async def test_a_chat_begins_with_words(browser: Browser, live: Stack) -> None:
         await page.keyboard.type("The colour of the boat is green.")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name=name)).to_be_visible()
+        await expect(page.get_by_label("Message", exact=True)).to_be_focused()
         first = page.locator("article[data-state=done]")
         await expect(first.locator(".said.assistant")).to_contain_text("green")
         await expect(first.locator(".given")).to_have_count(0)  # a new agent has no memory
@@ -77,7 +78,7 @@ async def test_a_system_prompt_begins_the_memory(browser: Browser, live: Stack) 
 @pytest.mark.slow
 async def test_another_question_is_a_branch(browser: Browser, live: Stack) -> None:
     client = await live.client()
-    await client.say("root", "The key is in the cellar.", max_tokens=20)
+    await client.say("root", "The key is in the cellar. " * 40, max_tokens=20)  # more than a block of tokens
     await client.say("root", "The colour of the boat is green.", max_tokens=20)
     async with opened(browser, live.url, "#/talk/demo/root") as page:
         turns = page.locator("article")
@@ -88,6 +89,7 @@ async def test_another_question_is_a_branch(browser: Browser, live: Stack) -> No
         await page.get_by_role("button", name="Ask in a new branch").click()
         await expect(page.get_by_role("heading", name="root~2")).to_be_visible()
         await expect(page.locator("article[data-state=done]")).to_contain_text("The key is in the cellar.")
+        await expect(turns.last.locator(".given")).to_contain_text("256 of ")
         branches = page.get_by_role("group", name="Branches")
         await expect(branches).to_have_count(1)  # the first turn is common to both
         await expect(branches).to_contain_text("2/2")
@@ -167,18 +169,17 @@ async def test_a_fork_beside_goes_its_own_way(browser: Browser, live: Stack) -> 
 
 @pytest.mark.slow
 async def test_without_a_mouse(browser: Browser, live: Stack) -> None:
-    async with opened(browser, live.url, "#/talk/demo/by keys") as page:
-        await expect(page.get_by_text("Nothing was said yet.")).to_be_visible()
+    async with opened(browser, live.url, "#/agents") as page:
         await page.keyboard.press("Tab")
         await expect(page.get_by_role("link", name="To the content")).to_be_focused()
         await page.keyboard.press("Enter")
-        for _ in range(9):
-            await page.keyboard.press("Tab")
-            if await page.evaluate("document.activeElement.getAttribute('aria-label')") == "Message":
-                break
+        await page.goto(f"{live.url}/ui/#/talk/demo/by keys")
         await expect(page.get_by_label("Message", exact=True)).to_be_focused()
         await page.keyboard.type("The key is in the cellar.")
         await page.keyboard.press("Shift+Enter")
         await page.keyboard.type("Where is the key?")
         await page.keyboard.press("Enter")
         await expect(page.locator("article[data-state=done] .said.user")).to_contain_text("cellar.\nWhere")
+        await page.keyboard.type("What is the colour of the boat?")  # the field still has the focus
+        await page.keyboard.press("Enter")
+        await expect(page.locator("article[data-state=done]")).to_have_count(2)

@@ -15,7 +15,7 @@ export function Composer({ running, begins, focused = false, model, onSay, onSto
   const form = useRef(/** @type {HTMLFormElement | null} */ (null));
   const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   useEffect(() => {
-    if (focused) field.current?.focus();
+    if (focused && matchMedia('(pointer: fine)').matches) field.current?.focus(); // elsewhere a keyboard would open
   }, []);
   /** @param {Event} event */
   const say = async (event) => {

@@ -91,7 +91,7 @@ export function Pane({ model, agent, onGo, onFork, onClose }) {
     </div>
     ${!waits && described?.state === 'loading' && html`<p class="quiet" role="status">${
       loadingWords(described)}…</p>`}
-    <${Composer} running=${running} begins=${first} model=${described} onStop=${stop}
+    <${Composer} running=${running} begins=${first} focused=${Boolean(onFork)} model=${described} onStop=${stop}
       onSay=${(/** @type {Json[]} */ messages) =>
         begin(newQuestion({ model, agent, messages, settings: settings() }))} />
     ${forking && html`<${Confirm} deed=${forking} onDone=${forked} onClose=${() => setForking(null)} />`}
