@@ -1,4 +1,4 @@
-"""What a chat is made of, run by Node.js: names, branches, the time that memory saved, and words about loads."""
+"""Parts of a chat, run by Node.js: names, branches, the time that memory saved, and words about loads."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ COVERED = """() => [...document.querySelectorAll('button, a, textarea')].filter(
     const [x, y] = [left + width / 2, top + height / 2];
     return e.checkVisibility() && document.elementFromPoint(x, y)?.closest('.notice');
 }).filter((e) => !e.closest('.notice')).map((e) => e.outerHTML.slice(0, 80))"""
-"""What lies under a notice."""
+"""Controls that lie under a notice."""
 PHONE = {"viewport": {"width": 390, "height": 760}}
 
 

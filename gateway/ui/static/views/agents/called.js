@@ -1,4 +1,4 @@
-/** What an agent is called: its name, or the first words to one that nobody named. */
+/** The words for an agent: its name, or the first words to one that nobody named. */
 import { html, useEffect, useState } from '../../vendor/preact.js';
 import { agentPath, json } from '../../gateway.js';
 import { Name } from '../../parts.js';

@@ -26,7 +26,8 @@ export function Hub({ registered, onChanged }) {
   return html`<section aria-label="On the hub">
     <form class="row search" role="search" onSubmit=${search}>
       <label><span class="unseen">Search the hub</span><input type="search" value=${query}
-        placeholder="Search the hub: llama 3b" onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setQuery(e.target.value)}
+        placeholder="Search the hub: llama 3b"
+        onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setQuery(e.target.value)}
         /></label>
       <button class="primary" disabled=${state.busy}>Search</button>
     </form>

@@ -12,7 +12,9 @@ import { partOf, request } from '../../gateway.js';
  * @returns {{running: boolean, progress?: Json, error?: unknown, begin: () => void, stop: () => void}}
  */
 export function useSteps(name, verb, onChanged) {
-  const nothing = { running: false, progress: /** @type {Json} */ (undefined), error: /** @type {unknown} */ (undefined) };
+  const nothing = {
+    running: false, progress: /** @type {Json} */ (undefined), error: /** @type {unknown} */ (undefined),
+  };
   const [state, setState] = useState(nothing);
   const stopping = useRef(new AbortController());
   useEffect(() => () => stopping.current.abort(), []);

@@ -6,8 +6,8 @@ import { Settings } from './settings.js';
 
 /**
  * @param {{running: boolean, begins: boolean, focused?: boolean, model?: Json, onStop?: () => void,
- *   onSay: (messages: Json[]) => boolean | Promise<boolean>, children?: unknown}} props `begins`: a system prompt can come
- *   first; `onSay` returns whether the words are on their way
+ *   onSay: (messages: Json[]) => boolean | Promise<boolean>, children?: unknown}} props `begins`: a system prompt can
+ *   come first; `onSay` returns whether the words are on their way
  */
 export function Composer({ running, begins, focused = false, model, onSay, onStop, children }) {
   const [text, setText] = useState('');

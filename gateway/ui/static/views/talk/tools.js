@@ -1,4 +1,4 @@
-/** What a reader does with an exchange: copy it, ask again or otherwise, go to its other branches. */
+/** Tools for an exchange: copy it, ask again or otherwise, go to its other branches. */
 import { html, useState } from '../../vendor/preact.js';
 import { Copy } from '../../copy.js';
 
