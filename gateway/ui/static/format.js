@@ -81,13 +81,22 @@ export function total(cached) {
 }
 
 /**
+ * @param {import('./gateway.js').Json} cache what was planned
+ * @param {import('./gateway.js').Json} [usage] what became of it: a file can turn out to be damaged
+ * @returns {import('./gateway.js').Json}
+ */
+export function reused(cache, usage) {
+  return cache && usage?.cached ? { ...cache, cached: usage.cached } : cache;
+}
+
+/**
  * @param {import('./gateway.js').Json} cache
  * @returns {string} such as "cache hit 47/62 (76 %)"
  */
 export function hit({ cached, prompt_tokens: prompt }) {
-  const reused = total(cached);
-  const share = prompt ? Math.round((100 * reused) / prompt) : 0;
-  return `cache hit ${number(reused)}/${number(prompt)} (${reused < prompt ? Math.min(99, share) : share} %)`;
+  const hits = total(cached);
+  const share = prompt ? Math.round((100 * hits) / prompt) : 0;
+  return `cache hit ${number(hits)}/${number(prompt)} (${hits < prompt ? Math.min(99, share) : share} %)`;
 }
 
 /** What the tiers are. */

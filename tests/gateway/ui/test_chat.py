@@ -75,9 +75,9 @@ def test_the_time_saved_is_at_the_fastest_speed_seen(page: Any) -> None:
     turns = """
     const cache = (prompt_tokens, hot) => ({ prompt_tokens, cached: hot ? { hot } : {} });
     const before = saved('m', cache(100, 80));
-    learn('m', { cache: cache(100, 0), timings: { prefill: 1 } });
-    learn('m', { cache: cache(1000, 0), timings: { prefill: 5 } });
-    learn('m', { cache: cache(1000, 990), timings: { prefill: 0.0001 } });
+    learn('m', { usage: cache(100, 0), timings: { prefill: 1 } });
+    learn('m', { usage: cache(1000, 0), timings: { prefill: 5 } });
+    learn('m', { usage: cache(1000, 990), timings: { prefill: 0.0001 } });
     """
     later = "saved('m', cache(500, 400), { load: 0.5 }), saved('m', cache(9, 4), { load: 1 })"
     assert page(f"[before, {later}, saved('n', cache(9, 4))]", turns) == [0, 1.5, 0, 0]

@@ -46,6 +46,7 @@ async def test_a_gateway_that_is_killed(browser: Browser, live: Stack) -> None:
         broken = page.get_by_role("alert")
         await expect(broken).to_contain_text("The connection broke before the turn had ended")
         await expect(overview.get_by_role("alert")).to_contain_text("The gateway does not answer")
+        await expect(overview.get_by_text("This is of ")).to_be_visible()
         await expect(overview.get_by_role("region", name="Processes")).to_be_visible()
         await page.get_by_role("button", name="Try again").click()
         await expect(broken).to_contain_text("The connection broke")

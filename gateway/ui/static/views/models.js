@@ -15,6 +15,7 @@ export function Models() {
     <${Hub} registered=${registered} onChanged=${again} />
     <h2>On this machine</h2>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
+    ${models && error && html`<p class="quiet">It was like this before:</p>`}
     ${!models && !error && html`<${Loading} what="Looking" />`}
     ${models?.map((model) => html`<${Model} key=${model.model_id} model=${model} onChanged=${again} />`)}
   </section>`;

@@ -1,7 +1,7 @@
 /** What the processes are doing, while this is open. */
 import { html, useEffect, useMemo, useRef, useState } from '../vendor/preact.js';
 import { json } from '../gateway.js';
-import { ago, bytes, duration, number } from '../format.js';
+import { ago, bytes, clock, duration, number } from '../format.js';
 import { poll } from '../polling.js';
 import { linkTo } from '../routing.js';
 import { Loading, Name, Problem, Tier } from '../parts.js';
@@ -21,7 +21,7 @@ export function Overview() {
   if (!told) return error ? html`<${Problem} error=${error} />` : html`<${Loading} what="Looking" />`;
   return html`<section>
     <h1>Overview</h1>
-    ${error && html`<${Problem} error=${error} />`}
+    ${error && html`<${Problem} error=${error} /><p class="quiet">This is of ${clock(told.time)}:</p>`}
     <${Processes} processes=${told.processes} />
     <${Running} told=${told} />
     <${Plots} points=${points} />

@@ -11,11 +11,11 @@ const fastest = new Map(); // tokens a second, by model
 
 /**
  * @param {string} model
- * @param {Json} report of a turn that has ended: its cache and timings
+ * @param {Json} report of a turn that has ended: its usage and timings
  */
-export function learn(model, { cache, timings }) {
-  if (!cache || !(timings?.prefill > 0)) return;
-  const computed = cache.prompt_tokens - total(cache.cached);
+export function learn(model, { usage, timings }) {
+  if (!usage || !(timings?.prefill > 0)) return;
+  const computed = usage.prompt_tokens - total(usage.cached);
   if (computed >= LEAST) fastest.set(model, Math.max(fastest.get(model) ?? 0, computed / timings.prefill));
 }
 

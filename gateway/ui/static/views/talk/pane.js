@@ -114,7 +114,7 @@ function usePresent(model, agent) {
     setPresent((now) => [...now.filter((each) => each.asked !== asked), { asked, answer: noAnswer() }]);
     run(asked, ending.signal, (answer) => {
       if (answer.state !== 'running') forgetAgents(); // it is a new one, or has other tokens now
-      if (answer.finished) learn(model, { cache: answer.started?.cache, timings: answer.finished.timings });
+      if (answer.finished) learn(model, answer.finished);
       setPresent((now) => now.map((each) => (each.asked === asked ? { asked, answer } : each)));
     });
     return true;

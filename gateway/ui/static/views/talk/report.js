@@ -1,6 +1,6 @@
 /** A turn's figures in a line: what its memory gave, how long it took, and how it ended. */
 import { html } from '../../vendor/preact.js';
-import { duration, hit, matched, missed, number } from '../../format.js';
+import { duration, hit, matched, missed, number, reused } from '../../format.js';
 import { Tier } from '../../parts.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
@@ -8,7 +8,8 @@ import { Tier } from '../../parts.js';
 /**
  * @param {{cache?: Json, usage?: Json, timings?: Json, reason?: string | null, replayed?: boolean, trim?: Json}} props
  */
-export function Report({ cache, usage, timings, reason, replayed, trim }) {
+export function Report({ cache: planned, usage, timings, reason, replayed, trim }) {
+  const cache = reused(planned, usage);
   const tiers = Object.keys(cache?.cached ?? {});
   return html`<p class="report">
     ${cache?.match && html`<span class="match" title=${matched(cache.match)}>${cache.match}</span>`}

@@ -1,6 +1,6 @@
 /** How a turn looks: who said what, what memory gave above the answer, and the report under it. */
 import { html, useMemo } from '../../vendor/preact.js';
-import { counted } from '../../format.js';
+import { counted, reused } from '../../format.js';
 import { Markdown } from '../../markdown.js';
 import { LongText } from '../../parts.js';
 import { loadingWords } from '../models/registry.js';
@@ -18,7 +18,7 @@ export function PastTurn({ turn, model, tools }) {
     const messages = turn.messages.map((/** @type {Json} */ message) => html`<${Said} role=${message.role || 'text'}
       text=${message.content} reasoning=${message.reasoning_content} calls=${message.tool_calls_json} />`);
     return html`${messages.slice(0, answered ? -1 : undefined)}
-      ${cache && html`<${MemoryBar} model=${model} cache=${cache} timings=${timings} />`}
+      ${cache && html`<${MemoryBar} model=${model} cache=${reused(cache, usage)} timings=${timings} />`}
       ${answered && messages.slice(-1)}
       ${cache ? html`<${Report} cache=${cache} usage=${usage} timings=${timings} reason=${reason} />`
         : html`<p class="report"><span>${counted(turn.tokens, 'token')}, ${
@@ -38,7 +38,8 @@ export function PresentTurn({ asked, answer, model, onRetry, onForget, tools }) 
   const over = state !== 'running';
   return html`<article class="turn" data-state=${state}>
     ${asked.messages.map(({ role, content }) => html`<${Said} role=${role} text=${content} />`)}
-    ${started && html`<${MemoryBar} model=${asked.model} cache=${started.cache} timings=${finished?.timings} />`}
+    ${started && html`<${MemoryBar} model=${asked.model} cache=${reused(started.cache, finished?.usage)}
+      timings=${finished?.timings} />`}
     ${(answer.text || answer.reasoning || !over) && html`<${Said} role="assistant" text=${answer.text}
       reasoning=${answer.reasoning} waiting=${over || answer.text ? '' : waiting(started, model)} />`}
     ${answer.calls.map((call) => html`<p class="call"><code>${call.name}(${call.arguments_json})</code></p>`)}
