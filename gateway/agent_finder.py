@@ -17,7 +17,7 @@ from agentmem import errors
 from agentmem.conversations import chain_of
 from agentmem.limits import MAX_HASHES
 from agentmem.v1 import agent_pb2, types_pb2
-from agentmem.words import is_anonymous
+from agentmem.words import is_conversation
 from gateway.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -25,11 +25,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wanted:
-    """`turn` is the request_id that a retry would have, too, `previous` that of the turn before."""
+    """`turn` is the request_id that a retry would have, too, `previous` that of the turn before. `name` becomes a part
+    of the id of an agent that is made here.
+    """
 
     namespace: str
     model_id: str
     agent_id: str = ""
+    name: str = ""
     turn: str = ""
     previous: str = ""
     messages: types_pb2.Messages | None = None
@@ -134,7 +137,7 @@ class Finder:
                 "X-Agent-ID", "the agent has gone on since previous_response_id; leave the header out to fork it there"
             )
         try:
-            return await self._fork(found)
+            return await self._fork(wanted, found)
         except errors.NotFound:
             raise gone from None
 
@@ -142,18 +145,18 @@ class Finder:
         agent_id = found.agent.key.agent_id
         if (wanted.namespace, wanted.model_id, agent_id) in self._busy:
             return self._new(wanted)  # a fork would wait for the turn that runs; blocks are shared without one, too
-        if is_anonymous(agent_id) and found.version == found.agent.version:
+        if is_conversation(agent_id) and found.version == found.agent.version:
             return _in_state(How.CONTINUED, found.agent.key, found.version)
         try:
-            return await self._fork(found)
+            return await self._fork(wanted, found)
         except (errors.NotFound, errors.Aborted):  # gone, or gone on, since it was found
             return self._new(wanted)
 
-    async def _fork(self, found: agent_pb2.FindAgentResponse) -> Memory:
+    async def _fork(self, wanted: Wanted, found: agent_pb2.FindAgentResponse) -> Memory:
         source = found.agent.key
         request = agent_pb2.ForkAgentRequest(
             key=source,
-            new_agent_id=_new_id(),
+            new_agent_id=_new_id(wanted.name),
             at_version=found.version.version,
             at_revision=found.version.revision,
             expiry=self._expiry,
@@ -166,7 +169,8 @@ class Finder:
         return _in_state(How.FORKED, made.key, made.version)
 
     def _new(self, wanted: Wanted) -> Memory:
-        return Memory(How.NEW, _new_id(wanted), 0, expiry=self._expiry)
+        turn = "\0".join((wanted.namespace, wanted.model_id, wanted.turn)) if wanted.turn else ""
+        return Memory(How.NEW, _new_id(wanted.name, turn), 0, expiry=self._expiry)
 
     async def _find(self, wanted: Wanted, **by: object) -> agent_pb2.FindAgentResponse:
         request = agent_pb2.FindAgentRequest(namespace=wanted.namespace, model_id=wanted.model_id, **by)  # type: ignore[arg-type]
@@ -192,12 +196,10 @@ def _in_state(how: How, key: types_pb2.AgentKey, version: types_pb2.AgentVersion
     return Memory(how, key.agent_id, version.version, version.revision)
 
 
-def _new_id(wanted: Wanted | None = None) -> str:
-    """Return an id for an agent: the same for all attempts at a turn that has a name."""
-    if wanted is None or not wanted.turn:
-        return f"conv-{uuid.uuid4().hex}"
-    name = "\0".join((wanted.namespace, wanted.model_id, wanted.turn)).encode()
-    return f"conv-{hashlib.sha256(name).hexdigest()[:32]}"
+def _new_id(name: str, turn: str = "") -> str:
+    """Return an id for an agent: the same for all attempts at `turn`, if that is given."""
+    unique = hashlib.sha256(turn.encode()).hexdigest()[:32] if turn else uuid.uuid4().hex
+    return f"conv-{name}-{unique}" if name else f"conv-{unique}"
 
 
 @contextmanager

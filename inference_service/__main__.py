@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agentmem.errors import FailedPrecondition
 from agentmem.extras import INSTALL, needing_servers
@@ -22,8 +23,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run_service("worker", WorkerSettings, _serve, arguments)
 
 
+_UNUSED: Final = ("torch", "sklearn")
+"""transformers would import them for seconds, where they are installed; tokenizers and templates need neither."""
+
+
 async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
     """Raises FailedPrecondition if MLX cannot be imported."""
+    sys.modules |= dict.fromkeys(_UNUSED)  # type: ignore[arg-type]
     try:
         for module in ("mlx.core", "mlx_lm"):
             importlib.import_module(module)

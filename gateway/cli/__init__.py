@@ -10,6 +10,7 @@ agents.py         `agents`, with branches.py and transfers.py
 chat.py           `chat`; chat_terminal.py: its line editor; serving.py: its gateway and model; turns.py: its lines
 models.py         `models`
 keys.py           `keys`, with key_places.py
+launch/           `launch`
 top.py, up/, doctor.py
 
 `run`, `workflows` and `cluster` are in gateway/workflows/cli and gateway/cluster/cli.

@@ -19,7 +19,7 @@ from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
 from gateway.cli.client import NOT_EMPTY, Client, client_options, report_outage
-from gateway.cli.serving import serving
+from gateway.cli.serving import Served, serving
 from gateway.cli.turns import turn_line
 
 AGENT = "chat"
@@ -111,8 +111,8 @@ def chat(
     if temperature is not None:
         given["temperature"] = temperature
     try:
-        with serving(client, model, keep=keep) if model else nullcontext((client, "")) as (reached, name):
-            _talk(reached, Conversation(agent, name, system, given), messages)
+        with serving(client, model, keep=keep) if model else nullcontext(Served(client, "")) as served:
+            _talk(served.client, Conversation(agent, served.model, system, given), messages)
     except KeyboardInterrupt:
         click.echo()
         raise click.exceptions.Exit(_INTERRUPTED) from None

@@ -30,7 +30,7 @@ _ANSWERS: Final[Mapping[str, str]] = {
     ),
     "status": "`agentmem models` shows which models are loaded, `agentmem top` what runs, `agentmem doctor` what is "
     "wrong",
-    "logs": "`agentmem up` writes to its terminal, one that `agentmem chat` started to logs/up.log in its --data",
+    "logs": "`agentmem up` writes to its terminal, one that `chat` or `launch` started to logs/up.log in its --data",
     "help": "`agentmem --help`, or `agentmem COMMAND --help`",
     "version": "`agentmem --version`",
 }

@@ -25,6 +25,9 @@ from gateway.rings import of_rings
         Lazy("chat", "gateway.cli.chat:chat", "Talk with an agent, line by line from standard input."),
         Lazy("doctor", "gateway.cli.doctor:doctor", "Look what of this machine or its settings is wrong."),
         Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
+        Lazy(
+            "launch", "gateway.cli.launch.command:launch", "Run a coding agent (Claude Code, Codex, …) on this server."
+        ),
         Lazy("models", "gateway.cli.models:models", "Show, load, unload, search or pull models."),
         program(
             "store",

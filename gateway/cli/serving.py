@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
 
@@ -21,17 +21,30 @@ from gateway.cli.models import progress
 _NAMED: Final = 10
 
 
+class Served(NamedTuple):
+    """A client of a gateway that has loaded `model`; `http` is "" where the gateway was started by somebody else."""
+
+    client: Client
+    model: str
+    http: str = ""
+
+
+def answers(client: Client) -> bool:
+    """Return whether nothing has to be started: a gateway was named, or something listens at the default address."""
+    return client.gateway != layout.GRPC or client.tls is not None or listens(client.gateway)
+
+
 @contextmanager
-def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client, str]]:
-    """Yield a client of a gateway that has loaded `model` (as for `agentmem up --model`), and the model's name.
+def serving(client: Client, model: str, *, keep: bool) -> Iterator[Served]:
+    """Yield a gateway that has loaded `model`, as for `agentmem up --model`.
 
     If nobody listens at the default address, a stack is started in the background, and stopped at the end of the block,
     unless `keep`, or of this process. Raises ClickException.
     """
-    if client.gateway != layout.GRPC or client.tls is not None or listens(client.gateway):
+    if answers(client):
         name = _name(model)
         load(client, name, model)
-        yield client, name
+        yield Served(client, name)
         return
     with needing_servers():
         background = importlib.import_module("gateway.cli.up.background")
@@ -41,7 +54,7 @@ def serving(client: Client, model: str, *, keep: bool) -> Iterator[tuple[Client,
             note(f"this is the Agentmem that runs already (pid {stack.pid}); whoever started it may stop it")
         try:
             load(reached, name, model)
-            yield reached, name
+            yield Served(reached, name, stack.http)
         finally:
             if keep and stack.ours:
                 note(f"Agentmem goes on serving at {stack.address}; `kill {stack.pid}` stops it")

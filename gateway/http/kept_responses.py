@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from agentmem.errors import FailedPrecondition
 from agentmem.v1 import agent_pb2, model_pb2
-from agentmem.words import is_anonymous
+from agentmem.words import is_conversation
 from gateway.api.kept_responses import kept_body, kept_input, references, resolved, response_of
 from gateway.api.responses import beginning_of, not_kept
 from gateway.api.responses_schema import ResponseRequest
@@ -71,7 +71,8 @@ class KeptResponses:
             key=agent.key, keep_tokens=turn.first_token, if_version=version.version, if_revision=version.revision
         )
         await self._worker.call(trim)
-        if turn.first_token == 0 and is_anonymous(agent.key.agent_id):  # Nothing has come meanwhile, or it was refused.
+        # Nothing has come meanwhile, or it was refused.
+        if turn.first_token == 0 and is_conversation(agent.key.agent_id):
             await self._worker.call(agent_pb2.DeleteAgentRequest(key=agent.key))
 
     async def resolve(self, request: ResponseRequest) -> ResponseRequest:

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from agentmem.errors import InvalidArgument
 from agentmem.process.wire import drain
 from agentmem.v1 import inference_pb2
-from agentmem.validation import MAX_PART_BYTES, MAX_REQUEST_ID_BYTES, check_text
+from agentmem.validation import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REQUEST_ID_BYTES, check_text
+from agentmem.words import NAME_HEADER
 from gateway.api.validation import Strict, checked
 
 AGENT_HEADER = "X-Agent-ID"
@@ -60,6 +61,12 @@ class TurnHeaders(TurnName):
     agent: Annotated[str, AfterValidator(lambda value: percent_decoded(AGENT_HEADER, value))] = _field(
         AGENT_HEADER, "The agent whose turn it is, percent-encoded; else it is found by content.", 3 * MAX_PART_BYTES
     )
+    name: Annotated[str, AfterValidator(lambda value: percent_decoded(NAME_HEADER, value, MAX_NAME_BYTES))] = _field(
+        NAME_HEADER,
+        "Part of the id of an agent that is made for the conversation of a request without X-Agent-ID, "
+        "percent-encoded.",
+        3 * MAX_NAME_BYTES,
+    )
     memory: Literal["append", "replace", "refuse"] = _field(
         "X-Agent-Memory",
         "How the input relates to the memory of the agent that X-Agent-ID names; else the input decides.",
@@ -94,14 +101,16 @@ def read_headers(headers: Headers, schema: type[_Headers]) -> _Headers:
             given[name] = values[0]
     if "X-Agent-Memory" in given and AGENT_HEADER not in given:
         raise InvalidArgument("X-Agent-Memory", "needs X-Agent-ID; without it an agent is found by its conversation")
+    if NAME_HEADER in given and AGENT_HEADER in given:
+        raise InvalidArgument(NAME_HEADER, "is for agents that are found by their conversation; leave X-Agent-ID out")
     return checked(given, schema)
 
 
-def percent_decoded(name: str, value: str) -> str:
+def percent_decoded(name: str, value: str, most: int = MAX_PART_BYTES) -> str:
     """Raises InvalidArgument that names `name`."""
     check_percent_encoding(name, ascii_text(name, value))
     try:
-        return check_text(name, unquote_to_bytes(value).decode("utf-8"))
+        return check_text(name, unquote_to_bytes(value).decode("utf-8"), max_bytes=most)
     except UnicodeDecodeError:
         raise InvalidArgument(name, "is not percent-encoded UTF-8") from None
 

@@ -94,7 +94,7 @@ class TurnEndpoint(Generic[_Schema]):
             if headers.history and turn.HasField("messages"):
                 turn.messages.history = types_pb2.History.Value(f"HISTORY_{headers.history.upper()}")
         answering = Answering(self.shared, request, send, exchange)
-        await until_disconnect(receive, answering.run(headers.turn, headers.agent))
+        await until_disconnect(receive, answering.run(headers.turn, headers.agent, headers.name))
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ class Answering:
     send: Send
     exchange: Exchange
 
-    async def run(self, turn: str, agent: str) -> None:
-        """Raises AgentmemError where nothing was sent. `turn` and `agent` are names, empty without one."""
+    async def run(self, turn: str, agent: str, name: str = "") -> None:
+        """Raises AgentmemError where nothing was sent. The names are empty where there is none."""
         first = self.exchange.turns[0]
         log_fields(self.request.scope, model=first.key.model_id)
         if turn and len(self.exchange.turns) > 1:
@@ -114,6 +114,7 @@ class Answering:
             namespace=first.key.namespace,
             model_id=first.key.model_id,
             agent_id=agent,
+            name=name,
             # The dialect may give the turn another name than the key, but the same one to each attempt.
             turn=first.request_id if turn else "",
             previous=self.exchange.previous,

@@ -1,4 +1,4 @@
-"""Chooses how products with quantized weights are computed: timed once, compared with those given at each load."""
+"""Chooses how products with quantized weights are computed: timed, and compared with those given, once."""
 
 import logging
 import time
@@ -96,6 +96,27 @@ class ProductSpeeds:
             figures = self._measure(shape, layers, wanted)
         self._memory.put(key, {case: dict(seconds) for case, seconds in figures.items()})
         return figures
+
+
+def careful(model: nn.Module, dtype: mx.Dtype) -> None:
+    """On a GPU, dequantize for two rows and more, without kernels that compile for a minute."""
+    if not on_cpu():
+        for layers in quantized_layers(model, dtype).values():
+            install(layers, ProductChoice({_FEWEST: DEQUANTIZED}, {_FEWEST: DEQUANTIZED}))
+
+
+def choices(model: nn.Module, dtype: mx.Dtype) -> dict[str, list[Any]]:
+    found = {_key(shape): layers[0] for shape, layers in quantized_layers(model, dtype).items()}
+    chosen = {key: getattr(layer, "products", None) for key, layer in found.items()}
+    return {key: [choice.steps, choice.chunks] for key, choice in chosen.items() if choice is not None}
+
+
+def take(model: nn.Module, dtype: mx.Dtype, known: Mapping[str, Any]) -> None:
+    """Compute by `choices`. Raises AttributeError, TypeError, ValueError."""
+    for shape, layers in quantized_layers(model, dtype).items():
+        if ways := known.get(_key(shape)):
+            steps, chunks = ({int(rows): str(way) for rows, way in of.items()} for of in ways)
+            install(layers, ProductChoice(steps, chunks))
 
 
 def choose(model: nn.Module, dtype: mx.Dtype, speeds: ProductSpeeds) -> list[PathReport]:

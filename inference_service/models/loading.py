@@ -24,7 +24,7 @@ from inference_service.engine.computing import Cost, EstimatedCost, MeasuredCost
 from inference_service.engine.device import on_cpu
 from inference_service.engine.network import Network
 from inference_service.engine.pausing import patient
-from inference_service.engine.product_speeds import ProductSpeeds
+from inference_service.engine.product_speeds import ProductSpeeds, careful
 from inference_service.engine.products import dequantized_bytes
 from inference_service.engine.thread import EngineThread
 from inference_service.models.finding import Finder, ReportProgress
@@ -124,13 +124,15 @@ class Loader(Finder):
             report(LoadStage.READ, share)
         if await self._fingerprint(info) != fingerprint:
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
-        await call(lambda: check_runs(info, network))
         if shared := await self._share(setup_name(fingerprint, info.geometry.format), b""):
             self._kv.adopt(fingerprint, info, shared)
-        if opened.measure_first or not self._keeps_waiting(opened):
-            setup, proof = await self._measured(opened, call, report)
-        else:
+        if later := not opened.measure_first and self._keeps_waiting(opened):
+            await call(lambda: careful(network.model, info.geometry.dtype))
+        await call(lambda: check_runs(info, network))
+        if later:
             setup, proof = await call(lambda: self._unmeasured(opened))
+        else:
+            setup, proof = await self._measured(opened, call, report)
         info = proof.info
         if info.context_length < info.own_context_length:
             words = "the context is as long as memory holds; set --context-length for another"

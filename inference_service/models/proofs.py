@@ -15,10 +15,10 @@ from inference_service.engine.attention import PathReport
 from inference_service.engine.device import device_and_version
 from inference_service.engine.network import Network
 from inference_service.engine.paged.kernels import Kernels
-from inference_service.engine.product_speeds import ProductSpeeds
+from inference_service.engine.product_speeds import ProductSpeeds, choices, take
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelInfo
-from inference_service.models.proof import Proof, fastest_products, prove
+from inference_service.models.proof import Proof, prove
 
 
 class Proofs:
@@ -31,16 +31,18 @@ class Proofs:
     def of(self, fingerprint: str, info: ModelInfo, network: Network) -> Proof:
         """Return a network's proof, known or made. Raises FailedPrecondition."""
         name = _name(fingerprint, info)
-        with suppress(KeyError, TypeError):
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
             record = self._memory.get(name)
             paths, kernels = [PathReport(**each) for each in record["paths"]], Kernels(**record["kernels"])
             network.rows_together, network.rides = bool(record["rows"]), bool(record["rides"])
-            return Proof(info, (*paths, *fastest_products(network, info.geometry, self._speeds)), kernels)
+            take(network.model, info.geometry.dtype, record["products"])
+            return Proof(info, tuple(paths), kernels)
         found = prove(info, network, self._speeds)
         if found.whole and found.info is info:
-            kept = [asdict(each) for each in found.paths if each.phase != "products"]
             ways = {"rows": network.rows_together, "rides": network.rides}
-            self._memory.put(name, {"paths": kept, "kernels": found.kernels._asdict(), **ways})
+            products = choices(network.model, info.geometry.dtype)
+            kept = {"paths": [asdict(each) for each in found.paths], "kernels": found.kernels._asdict()}
+            self._memory.put(name, {**kept, **ways, "products": products})
         return found
 
     def knows(self, fingerprint: str, info: ModelInfo) -> bool:

@@ -2,7 +2,7 @@
 
 DATA                        ledgers, KV, weight hashes: one store per data directory
 DATA/keys.json              callers' keys
-DATA/logs/up.log            output of an `agentmem up` that `agentmem chat --model` started
+DATA/logs/up.log            output of an `agentmem up` that `chat --model` or `launch` started
 DATA/logs/up.log.1          the log before it was rotated
 DATA/run                    the run directory, unless --run-dir names another; ~/.cache/agentmem/run/HASH if too long
     store.sock, worker.sock

@@ -9,6 +9,8 @@ from agentmem.v1 import agent_pb2, types_pb2
 
 DEFAULT_NAMESPACE = "default"
 MAX_PART_BYTES = 256
+MAX_NAME_BYTES: Final = 200
+"""A conversation's name is a part of its agents' ids."""
 REVISION_BYTES = 16
 MAX_REQUEST_ID_BYTES = 128
 AUTOMATIC_SNAPSHOT = "auto-"

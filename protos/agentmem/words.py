@@ -1,5 +1,6 @@
 import re
 from functools import cache
+from typing import Final
 
 from google.protobuf.descriptor import EnumDescriptor
 
@@ -22,11 +23,23 @@ def short_name(enum: EnumDescriptor, number: int) -> str:
     return short_names(enum).get(number, "")
 
 
-_CONVERSATION_ID = re.compile(r"conv-[0-9a-f]{32}")
+NAME_HEADER: Final = "X-Agent-Name"
+_CONVERSATION_ID: Final = re.compile(r"conv-(?:(?P<name>.+)-)?[0-9a-f]{32}", re.DOTALL)
+
+
+def is_conversation(agent_id: str) -> bool:
+    """Return whether the gateway made the agent, for a conversation that named none."""
+    return _CONVERSATION_ID.fullmatch(agent_id) is not None
+
+
+def conversation_name(agent_id: str) -> str:
+    """Return the name that NAME_HEADER gave to a conversation's agent, or ""."""
+    found = _CONVERSATION_ID.fullmatch(agent_id)
+    return (found and found["name"]) or ""
 
 
 def is_anonymous(agent_id: str) -> bool:
-    return _CONVERSATION_ID.fullmatch(agent_id) is not None
+    return is_conversation(agent_id) and not conversation_name(agent_id)
 
 
 _LENGTH = frozenset({types_pb2.FINISH_REASON_LENGTH, types_pb2.FINISH_REASON_CONTEXT})

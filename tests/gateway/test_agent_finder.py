@@ -12,6 +12,7 @@ import pytest
 from agentmem import errors
 from agentmem.conversations import chain_of
 from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.words import conversation_name, is_anonymous, is_conversation
 from gateway.agent_finder import Finder, How, Memory, Wanted
 
 from .fakes import FakeWorker
@@ -90,6 +91,17 @@ async def test_a_new_conversation_gets_an_agent_that_expires(worker: Agents) -> 
     assert (search.namespace, search.model_id, search.label) == ("ns", "demo", "")
     await resolved(worker, replace(WANTED, label="team"))
     assert worker.searches[1].label == "team", "it narrows the search"
+
+
+async def test_name_of_conversation_is_in_the_ids_of_its_agents(worker: Agents) -> None:
+    named = replace(WANTED, name="app é")
+    (first, again) = [await resolved(worker, replace(named, turn="t")) for _ in range(2)]
+    assert re.fullmatch("conv-app é-[0-9a-f]{32}", first.agent_id) and again.agent_id == first.agent_id
+    assert (is_conversation(first.agent_id), is_anonymous(first.agent_id)) == (True, False)
+    worker.has(first.agent_id, 3)
+    assert (await resolved(worker, named)).how is How.CONTINUED
+    worker.has(first.agent_id, 3, at=2)
+    assert conversation_name((await resolved(worker, named)).agent_id) == "app é"
 
 
 async def test_an_agent_of_ours_is_gone_on_with(worker: Agents) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ async def ran(command: Sequence[str], home: Path, environment: Mapping[str, str]
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=home / "work",
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **environment},
+        env={"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "HOME": str(home), "TERM": "dumb", **environment},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -93,14 +93,18 @@ def refused(stack: Stack) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
-async def test_session_of_five_turns_is_resumed_and_survives_kill_9(client: CodingClient, tmp_path: Path) -> None:
+async def test_session_of_five_turns_is_resumed_and_survives_kill_9(
+    client: CodingClient, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     client.asks(Turn("", "", first=True))  # skips before anything runs where its packages cannot be had
     words = [path.read_text() for path in sorted(DOCS.rglob("*.md"))]
     model = write_scripted(
         tmp_path / "m", special_markers=True, template=_TEMPLATE, script=script(client), words=words, context=CONTEXT
     )
     home = tmp_path / "home"
-    (home / "work").mkdir(parents=True)
+    for folder in ("work", "bin"):
+        (home / folder).mkdir(parents=True)
+    prompts: list[int] = []
     shares: list[float] = []
     async with (
         running(f"{MODEL}={model}", "store", "worker", "gateway") as stack,
@@ -115,14 +119,26 @@ async def test_session_of_five_turns_is_resumed_and_survives_kill_9(client: Codi
                 stack.kill("store", "worker", "gateway")
                 await stack.up("store", "worker", "gateway")
                 before = len(answered(stack))
-            turn = Turn(url, f"Please run it, for the {number}. time.", first=number == 1)
-            assert ANSWER in await ran(client.asks(turn), home, settings.environment)
+            prompt = f"Please run it, for the {number}. time."
+            turn = Turn(url, prompt, first=number == 1, gateway=stack.grpc, programs=home / "bin")
+            said = await ran(client.asks(turn), home, settings.environment)
+            assert ANSWER in said
             new = answered(stack)[before:]
+            if client.users:
+                gained = json.loads(said.splitlines()[-1])
+                assert (gained["name"], gained["turns"]) == ("work", len(new))
+                assert gained["prompt_tokens"] == sum(each.prompt_tokens for each in new)
+                assert gained["reused_tokens"] == sum(each.reused_tokens for each in new)
             before += len(new)
             longest = max(each.prompt_tokens for each in new)
             told = [each for each in new if each.prompt_tokens > longest / 2]  # not what asks for a title
             assert len(told) >= client.requests
+            prompts += [each.prompt_tokens for each in told]
             shares += [each.reused_tokens / each.prompt_tokens for each in told]
         assert refused(stack) == []
+    for name, content in client.users.items():
+        assert (home / name.removeprefix("~/")).read_text() == content
     assert not client.writes or "4711" in (home / "work" / client.writes).read_text()
+    record_property("prompt_tokens", prompts)
+    record_property("shares", [round(share, 4) for share in shares])
     assert min(shares[1:]) > client.share, shares

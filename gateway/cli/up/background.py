@@ -40,6 +40,7 @@ class Stack(NamedTuple):
     """`pid` is its `agentmem up`, and `ours` whether this command started it."""
 
     address: str
+    http: str
     pid: int
     ours: bool
 
@@ -59,8 +60,8 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     check_model(settings, name := registered_name(model))
     if gateway_settings(settings).tls_cert is not None:
         raise Mistake(
-            "tls_cert of the gateway is set, and what a chat starts is asked without TLS; start it with `agentmem up`, "
-            f"and then talk: agentmem chat --model {model} --gateway HOST:PORT --ca FILE"
+            "tls_cert of the gateway is set, and what this command starts is asked without TLS; start it with "
+            f"`agentmem up`, and name it: --model {model} --gateway HOST:PORT --ca FILE"
         )
     patience = 3 * (settings.grace + layout.END_SECONDS)
     check_hub(settings, name)
@@ -165,7 +166,7 @@ def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
     address, pid = holder.get("grpc", ""), holder.get("pid", 0)
     if not address or asyncio.run(unready(settings.run_directory, "gateway", _PROBE_SECONDS)) != "":
         return None
-    return Stack(address, pid, pid == ours)
+    return Stack(address, holder["http"], pid, pid == ours)
 
 
 def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:

@@ -82,7 +82,7 @@ def test_a_slip_is_answered_with_what_was_meant(given: list[str], meant: str) ->
 def test_a_client_imports_nothing_of_the_services() -> None:
     """Each of these takes as long to import as all that a small command needs."""
     slow = ("numpy", "prometheus_client", "pydantic", "starlette")
-    commands = "gateway.cli.agents, gateway.cli.serving"
+    commands = "gateway.cli.agents, gateway.cli.serving, gateway.cli.launch.command"
     program = f"import sys, {commands}\nprint([name for name in {slow} if name in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

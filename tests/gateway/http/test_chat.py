@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import openai
@@ -70,6 +71,16 @@ async def test_without_an_agent_one_is_made(worker: ScriptedWorker, http: httpx.
     assert request.key.agent_id.startswith("conv-")
     assert request.request_id == ""
     assert answer.headers["x-agent-id"] == request.key.agent_id == answer.json()["agentmem"]["agent_id"]
+
+
+async def test_name_of_a_conversation_is_in_its_agents_id(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v1/chat/completions", json=BODY, headers={"X-Agent-Name": "my%20app"})
+    (request,) = worker.generated
+    assert request.key.agent_id.startswith("conv-my app-")
+    assert unquote(answer.headers["x-agent-id"]) == request.key.agent_id
+    for headers in ({"X-Agent-Name": "a", "X-Agent-ID": "bob"}, {"X-Agent-Name": "a" * 201}):
+        refused = await http.post("/v1/chat/completions", json=BODY, headers=headers)
+        assert refused.status_code == 400 and "X-Agent-Name" in refused.text
 
 
 async def test_only_a_named_agent_s_turn_decides_by_its_input(worker: ScriptedWorker, http: httpx.AsyncClient) -> None:

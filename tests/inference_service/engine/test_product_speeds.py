@@ -18,10 +18,13 @@ from inference_service.engine.product_speeds import (
     Case,
     Figures,
     ProductSpeeds,
+    careful,
     cases,
+    choices,
     choose,
     fastest,
     measured,
+    take,
 )
 from inference_service.engine.products import (
     CHUNK_ROWS,
@@ -179,6 +182,36 @@ def test_dequantized_weights_that_are_wrong_are_not_taken(
     reports = choose(network, mx.float32, ProductSpeeds(tmp_path / "products.json", Measured()))
     assert not reports
     assert set(network.chunks(0).values()) == {GIVEN}
+
+
+@pytest.mark.usefixtures("by_row")
+def test_choices_are_taken_again_from_json(tmp_path: Path) -> None:
+    first, again, plain = Network(), Network(), Network()
+    choose(first, mx.float32, ProductSpeeds(tmp_path / "products.json", Measured()))
+    known = json.loads(json.dumps(choices(first, mx.float32)))
+    again.update(first.parameters())
+    take(again, mx.float32, known)
+    x = mx.random.normal((1, 40, 64), key=mx.random.key(1))
+    for one, other in zip(first.layers, again.layers, strict=True):
+        assert (one.products.steps, one.products.chunks) == (other.products.steps, other.products.chunks)
+    assert mx.array_equal(first.layers[0](x), again.layers[0](x))
+    take(plain, mx.float32, choices(plain, mx.float32))
+    assert [type(each) for each in plain.layers] == [type(each) for each in Network().layers], "none was chosen"
+    for damaged in ({key: 3 for key in known}, {key: [{"x": "given"}, {}] for key in known}, 3):
+        with pytest.raises((AttributeError, TypeError, ValueError)):
+            take(plain, mx.float32, damaged)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("by_row")
+def test_careful_products_need_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    careful(network, mx.float32)
+    assert {network.layers[0].products.chunk(rows) for rows in (1, 2, 33, 2048)} == {GIVEN, DEQUANTIZED}
+    assert network.layers[0].products.chunk(1) == GIVEN
+    cpu = Network()
+    monkeypatch.setattr(product_speeds, "on_cpu", lambda: True)
+    careful(cpu, mx.float32)
+    assert choices(cpu, mx.float32) == {}
 
 
 @pytest.mark.usefixtures("by_row")

@@ -1,10 +1,13 @@
-"""Coding clients, and agents that have a shell: their command lines. Settings are those of the guide."""
+"""Coding clients, and agents that have a shell: their command lines. Settings are those of `agentmem launch`, or of the
+guide.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
+import json
 import os
 import re
 import shlex
@@ -12,7 +15,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,11 +34,15 @@ ANSWER = "".join(SAYS)
 
 
 class Turn(NamedTuple):
-    """A turn of a session: the server's address, and whether the session begins with it."""
+    """A turn of a session: the server's addresses, and whether the session begins with it. Programs that have to be in
+    PATH are in `programs`.
+    """
 
     url: str
     prompt: str
     first: bool
+    gateway: str = ""
+    programs: Path | None = None
 
 
 class Settings(NamedTuple):
@@ -71,6 +78,7 @@ class CodingClient:
     """A client, the call by which the model has its shell say 4711, and what the model says after it.
 
     `asks` returns the command of a turn. `section` of the guide has its settings, which `own` variables complete.
+    Without one `agentmem launch` runs it, and `own` and the files `users` are what its user has for another server.
     `reached` gives the address that the client gets. Memory has at least `share` of the prompt's tokens, but for the
     first request of a session. A turn has `requests` at least. What a shell prints is in the next request; a client
     without one writes it to the file `writes` of its working directory.
@@ -87,14 +95,13 @@ class CodingClient:
     share: float = 0.9
     requests: int = 2
     writes: str = ""
+    users: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.name
 
     def settings(self, url: str) -> Settings:
-        if not self.section:
-            return Settings({}, {})
-        variables, files = settings(self.section, url)
+        variables, files = settings(self.section, url) if self.section else Settings({}, dict(self.users))
         return Settings({**variables, **(self.own or {})}, files)
 
 
@@ -102,29 +109,53 @@ def npm(*parts: str) -> str:
     return str(npm_packages.installed(HERE / "npm").joinpath(*parts))
 
 
-def claude(turn: Turn) -> list[str]:
+def by_hand(turn: Turn) -> list[str]:
+    """Claude Code, with the settings of the guide."""
     program = npm("@anthropic-ai", "claude-code-linux-x64", "claude")
     return [program, "-p", turn.prompt, "--allowedTools", "Bash", *([] if turn.first else ["--continue"])]
 
 
+def launching(name: str, *places: str) -> Callable[[Callable[[Turn], list[str]]], Callable[[Turn], list[str]]]:
+    """Return a decorator: the client is run by `agentmem launch`, with its own arguments. `places` lead to its program
+    in node_modules.
+    """
+
+    def launched(arguments: Callable[[Turn], list[str]]) -> Callable[[Turn], list[str]]:
+        def command(turn: Turn) -> list[str]:
+            program = npm(*places)
+            if turn.programs is not None and turn.first:
+                (turn.programs / name).symlink_to(program)
+            where = ("--gateway", turn.gateway, "--http", turn.url.removeprefix("http://"), "--model", MODEL)
+            return [sys.executable, "-m", "gateway.cli.main", "launch", name, *where, "--json", "--", *arguments(turn)]
+
+        return command
+
+    return launched
+
+
+@launching("claude", "@anthropic-ai", "claude-code-linux-x64", "claude")
+def claude(turn: Turn) -> list[str]:
+    return ["-p", turn.prompt, "--allowedTools", "Bash", *([] if turn.first else ["--continue"])]
+
+
+@launching("codex", ".bin", "codex")
 def codex(turn: Turn) -> list[str]:
-    program = [npm(".bin", "codex"), "exec", "--skip-git-repo-check"]
-    return [*program, turn.prompt] if turn.first else [*program, "resume", "--last", turn.prompt]
+    return ["exec", "--skip-git-repo-check", *([] if turn.first else ["resume", "--last"]), turn.prompt]
 
 
+@launching("qwen", ".bin", "qwen")
 def qwen(turn: Turn) -> list[str]:
-    resumed = [] if turn.first else ["--continue"]
-    return [npm(".bin", "qwen"), "--auth-type", "openai", "-y", *resumed, "-p", turn.prompt]
+    return ["-y", *([] if turn.first else ["--continue"]), "-p", turn.prompt]
 
 
+@launching("opencode", "opencode-linux-x64", "bin", "opencode")
 def opencode(turn: Turn) -> list[str]:
-    resumed = [] if turn.first else ["--continue"]
-    return [npm("opencode-linux-x64", "bin", "opencode"), "run", *resumed, turn.prompt]
+    return ["run", *([] if turn.first else ["--continue"]), turn.prompt]
 
 
+@launching("pi", ".bin", "pi")
 def pi(turn: Turn) -> list[str]:
-    resumed = [] if turn.first else ["--continue"]
-    return [npm(".bin", "pi"), "--provider", "agentmem", "--model", MODEL, *resumed, "-p", turn.prompt]
+    return [*([] if turn.first else ["--continue"]), "-p", turn.prompt]
 
 
 def cline(turn: Turn) -> list[str]:
@@ -191,21 +222,71 @@ async def alive(http: httpx.AsyncClient) -> bool:
         return False
 
 
+ELSEWHERE = "http://127.0.0.1:9"
+USERS = {
+    "claude": {"~/.claude/settings.json": json.dumps({"env": {"ANTHROPIC_BASE_URL": ELSEWHERE}})},
+    "codex": {
+        "~/.codex/config.toml": 'model = "other"\nmodel_provider = "other"\n'
+        f'[model_providers.other]\nname = "other"\nbase_url = "{ELSEWHERE}"\nwire_api = "responses"\n'
+    },
+    "qwen": {
+        "~/.qwen/settings.json": json.dumps(
+            {
+                "$version": 4,
+                "model": {"name": "other"},
+                "modelProviders": {"openai": [{"id": MODEL, "envKey": "OPENAI_API_KEY", "baseUrl": ELSEWHERE}]},
+            }
+        )
+    },
+    "opencode": {
+        "~/.config/opencode/opencode.json": json.dumps(
+            {
+                "$schema": "https://opencode.ai/config.json",
+                "model": "agentmem/other",
+                "provider": {"agentmem": {"options": {"baseURL": ELSEWHERE}}},
+            }
+        )
+    },
+    "pi": {
+        "~/.pi/agent/models.json": json.dumps(
+            {
+                "providers": {
+                    "agentmem": {
+                        "baseUrl": ELSEWHERE,
+                        "api": "openai-completions",
+                        "apiKey": "other",
+                        "models": [{"id": "other"}],
+                    }
+                }
+            }
+        )
+    },
+}
+"""Settings of users, by client: all of them lead to a server that does not answer."""
+
 ECHO = {"command": "echo 4711"}
-CLAUDE = functools.partial(
-    CodingClient, section="Claude Code", tool="Bash", arguments={**ECHO, "description": "Say it"}, asks=claude
-)
+CLAUDE = functools.partial(CodingClient, tool="Bash", arguments={**ECHO, "description": "Say it"})
 CLIENTS = [
-    CLAUDE("claude-code"),
+    CLAUDE("claude-code", "", asks=claude, own={"ANTHROPIC_API_KEY": "sk-ant-other"}, users=USERS["claude"]),
     CLAUDE(
         "claude-code-through-litellm",
+        "Claude Code",
+        asks=by_hand,
         own={"ANTHROPIC_AUTH_TOKEN": settings("LiteLLM's proxy", "").environment["LITELLM_MASTER_KEY"]},
         reached=through_litellm,
     ),
-    CodingClient("codex", "Codex CLI", "exec_command", {"cmd": "echo 4711"}, codex),
-    CodingClient("qwen-code", "Qwen Code", "run_shell_command", {**ECHO, "is_background": False}, qwen),
-    CodingClient("opencode", "opencode", "bash", ECHO, opencode),
-    CodingClient("pi", "pi", "bash", ECHO, pi),
+    CodingClient("codex", "", "exec_command", {"cmd": "echo 4711"}, codex, users=USERS["codex"]),
+    CodingClient(
+        "qwen-code",
+        "",
+        "run_shell_command",
+        {**ECHO, "is_background": False},
+        qwen,
+        own={"OPENAI_MODEL": "other", "OPENAI_BASE_URL": ELSEWHERE},
+        users=USERS["qwen"],
+    ),
+    CodingClient("opencode", "", "bash", ECHO, opencode, users=USERS["opencode"]),
+    CodingClient("pi", "", "bash", ECHO, pi, users=USERS["pi"]),
     # Without its variable a daemon outlives it.
     CodingClient(
         "cline",

@@ -27,6 +27,7 @@ from tests.full_matrix import FULL
 from tests.gateway.running import ANY_PORT, eventually
 from tests.gateway.secured import add_key
 from tests.model_hub import Hub, Repository, model_hub
+from tests.scripted_model import write_scripted
 from tests.terminal import CTRL_C, CTRL_D, ENTER, terminal
 
 COMMAND = (sys.executable, "-m", "gateway.cli.main")
@@ -184,6 +185,29 @@ async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, mo
     _, err = await ran("chat", "--model", "demo", "--message", "hi", status=2)
     assert "start it with `agentmem up`" in err and "--model demo --gateway HOST:PORT --ca FILE" in err
     assert not (run_dir / "up.lock").exists()
+
+
+@pytest.mark.slow
+async def test_launch_starts_a_stack_for_its_client_and_ends_it(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "opencode"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$OPENCODE_CONFIG_CONTENT"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    _, err = await ran("launch", "opencode", status=2)
+    assert "the model 'demo' cannot call tools" in err and err.count("\n") == 1
+    model = write_scripted(tmp_path / "scripted", context=16_384)
+    monkeypatch.setenv("AGENTMEM_UP_MODEL", json.dumps([str(model)]))
+    out, err = await ran("launch", "opencode")
+    given = json.loads(out.splitlines()[-1])
+    provider = given["provider"]["agentmem"]
+    assert given["model"] == "agentmem/scripted"
+    assert provider["models"]["scripted"]["limit"] == {"context": 16_384, "output": 2048}
+    assert provider["options"]["baseURL"] == f"http://{json.loads((run_dir / LOCK_FILE).read_text())['http']}/v1"
+    assert "no turns" in err
+    assert left(run_dir) == []
 
 
 @pytest.mark.slow

@@ -1,0 +1,183 @@
+"""Coding agents: their programs, and how each is told of a server for one run. Nothing of the user's is written."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from agentmem.words import NAME_HEADER
+
+KEY: Final = "AGENTMEM_LAUNCH_KEY"
+NAME: Final = "AGENTMEM_LAUNCH_NAME"
+"""Variables that settings of clients refer to."""
+
+_PROVIDER: Final = "agentmem"
+_MOST_OUTPUT: Final = 32_000
+
+
+class Server(NamedTuple):
+    """`url` is without /v1. `context` is the model's, in tokens. `name` is what X-Agent-Name has. Files of settings
+    are in `folder`.
+    """
+
+    url: str
+    key: str
+    model: str
+    context: int
+    name: str
+    folder: Path
+
+    @property
+    def output(self) -> int:
+        """Tokens of the longest answer, for clients that leave room for it."""
+        return min(_MOST_OUTPUT, self.context // 8)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Words before the user's, variables, and files by their names."""
+
+    words: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CodingClient:
+    """`context` is the least that it works in: its prompt, its tools, and some turns."""
+
+    title: str
+    program: str
+    package: str
+    context: int
+    settings: Callable[[Server], Settings]
+
+    @property
+    def installation(self) -> str:
+        return f"npm install -g {self.package}"
+
+
+_ELSEWHERE: Final = (
+    *("ANTHROPIC_API_KEY", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_OAUTH_TOKEN"),
+    *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
+)
+"""Variables by which Claude Code would ask another server, or show it another key."""
+
+_COMPACTS: Final = 40_960
+"""Tokens of context that hold Claude Code's prompt, and what it keeps free when it compacts by itself: 13,000 tokens
+and an answer. In less it would compact at each turn.
+"""
+
+
+def _claude(server: Server) -> Settings:
+    kinds = ("OPUS", "SONNET", "HAIKU")
+    variables = {
+        **dict.fromkeys(_ELSEWHERE, ""),
+        "ANTHROPIC_BASE_URL": server.url,
+        "ANTHROPIC_AUTH_TOKEN": server.key,
+        "ANTHROPIC_MODEL": server.model,
+        **{f"ANTHROPIC_DEFAULT_{kind}_MODEL": server.model for kind in kinds},
+        "CLAUDE_CODE_SUBAGENT_MODEL": server.model,
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(server.context),
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.output),
+        **({"DISABLE_AUTO_COMPACT": "1"} if server.context < _COMPACTS else {}),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "ANTHROPIC_CUSTOM_HEADERS": f"{NAME_HEADER}: {server.name}",
+    }
+    # The user's own settings may have variables, too, which go before those of the process.
+    file, content = "settings.json", json.dumps({"model": server.model, "env": variables})
+    return Settings(("--settings", str(server.folder / file)), variables, {file: content})
+
+
+def _codex(server: Server) -> Settings:
+    provider = {
+        "name": _PROVIDER,
+        "base_url": f"{server.url}/v1",
+        "wire_api": "responses",
+        "env_key": KEY,
+        "env_http_headers": {NAME_HEADER: NAME},
+    }
+    given = {
+        "model": server.model,
+        "model_provider": _PROVIDER,
+        f"model_providers.{_PROVIDER}": provider,
+        "model_context_window": server.context,
+    }
+    return Settings(words=tuple(word for name, value in given.items() for word in ("-c", f"{name}={_toml(value)}")))
+
+
+def _opencode(server: Server) -> Settings:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Agentmem",
+        "options": {"baseURL": f"{server.url}/v1", "apiKey": server.key, "headers": {NAME_HEADER: server.name}},
+        "models": {
+            server.model: {"name": server.model, "limit": {"context": server.context, "output": server.output}},
+        },
+    }
+    model = f"{_PROVIDER}/{server.model}"
+    given = {"provider": {_PROVIDER: provider}, "model": model, "small_model": model, "share": "disabled"}
+    return Settings(variables={"OPENCODE_CONFIG_CONTENT": json.dumps({**given, "autoupdate": False})})
+
+
+def _pi(server: Server) -> Settings:
+    model = {
+        "id": server.model,
+        "name": server.model,
+        "reasoning": False,
+        "input": ["text"],
+        "contextWindow": server.context,
+        "maxTokens": server.output,
+        "cost": dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0),
+    }
+    provider = {
+        "name": "Agentmem",
+        "baseUrl": f"{server.url}/v1",
+        "api": "openai-completions",
+        "apiKey": KEY,
+        "headers": {NAME_HEADER: NAME},
+        "models": [model],
+    }
+    file = "agentmem.js"
+    return Settings(
+        words=("--extension", str(server.folder / file), "--provider", _PROVIDER, "--model", server.model),
+        files={file: f"export default (pi) => pi.registerProvider({json.dumps(_PROVIDER)}, {json.dumps(provider)});\n"},
+    )
+
+
+def _qwen(server: Server) -> Settings:
+    generation = {"contextWindowSize": server.context, "customHeaders": {NAME_HEADER: server.name}}
+    model = {
+        "id": server.model,
+        "name": server.model,
+        "envKey": KEY,
+        "baseUrl": f"{server.url}/v1",
+        "generationConfig": generation,
+    }
+    given = {
+        "$version": 4,
+        "security": {"auth": {"selectedType": "openai"}},
+        "model": {"name": server.model},
+        "modelProviders": {"openai": [model]},
+    }
+    file = "settings.json"
+    # The user's OPENAI_MODEL would go before the file's.
+    variables = {"QWEN_CODE_SYSTEM_SETTINGS_PATH": str(server.folder / file), "OPENAI_MODEL": server.model}
+    return Settings(variables=variables, files={file: json.dumps(given)})
+
+
+def _toml(value: object) -> str:
+    """Return a value as TOML, whose strings and numbers are JSON's."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(part)}' for name, part in value.items())}}}"
+    return json.dumps(value)
+
+
+CLIENTS: Final = {
+    "claude": CodingClient("Claude Code", "claude", "@anthropic-ai/claude-code", 32_768, _claude),
+    "codex": CodingClient("Codex CLI", "codex", "@openai/codex", 16_384, _codex),
+    "opencode": CodingClient("opencode", "opencode", "opencode-ai", 16_384, _opencode),
+    "pi": CodingClient("pi", "pi", "@mariozechner/pi-coding-agent", 8192, _pi),
+    "qwen": CodingClient("Qwen Code", "qwen", "@qwen-code/qwen-code", 32_768, _qwen),
+}
