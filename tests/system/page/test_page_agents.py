@@ -147,10 +147,14 @@ async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
 @pytest.mark.slow
 async def test_an_agent_without_a_name_shows_its_first_words(browser: Browser, live: Stack) -> None:
     said = {"role": "user", "content": "The number of the locker is 417."}
+    asked = {"role": "user", "content": "Where is the key?"}
     async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
-        answer = await http.post("/v1/chat/completions", json={"model": "demo", "messages": [said], "max_tokens": 20})
-        assert answer.headers["x-agent-id"].startswith("conv-")
+        for message, headers in ((said, {}), (asked, {"x-agent-name": "deck"})):
+            body = {"model": "demo", "messages": [message], "max_tokens": 20}
+            answer = await http.post("/v1/chat/completions", json=body, headers=headers)
+            assert answer.headers["x-agent-id"].startswith("conv-")
     async with opened(browser, live.url, "#/agents") as page:
+        await expect(page.get_by_role("link", name="deck: Where is the key?")).to_be_visible()
         await page.get_by_role("link", name=said["content"]).click()
         await expect(page.get_by_role("heading", name=said["content"])).to_be_visible()
         await page.get_by_role("link", name="Talk", exact=True).last.click()

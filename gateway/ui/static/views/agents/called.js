@@ -5,7 +5,7 @@ import { Name } from '../../parts.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
 
-const UNNAMED = /^conv-[0-9a-f]{32}$/;
+const UNNAMED = /^conv-(?:(.+)-)?[0-9a-f]{32}$/s; // with the name that X-Agent-Name gave to conversations
 const LONGEST = 80;
 
 /** @type {Map<string, string>} */
@@ -33,7 +33,8 @@ function FirstWords({ model, agent }) {
     }).catch(() => {}); // it keeps its id
     return () => stop.abort();
   }, [model, agent]);
-  return html`<span title=${agent}><${Name} text=${words || agent} /></span>`;
+  const given = UNNAMED.exec(agent)?.[1];
+  return html`<span title=${agent}><${Name} text=${[given, words].filter(Boolean).join(': ') || agent} /></span>`;
 }
 
 /**
