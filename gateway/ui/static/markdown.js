@@ -1,19 +1,30 @@
 /** Markdown as elements: marked finds the tokens, and each text is a text node. Nothing is loaded, no markup is run. */
-import { html, useMemo } from './vendor/preact.js';
+import { html, useMemo, useRef } from './vendor/preact.js';
 import { Marked } from './vendor/marked.js';
 import { Copy } from './copy.js';
 import { LongText } from './parts.js';
 
 /** @typedef {import('./vendor/marked.js').Token} Token */
 
-const LONGEST = 50_000; // characters: more would keep the page busy while they come
+const LONGEST = 30_000; // characters
+const PAUSE = 9; // times as long as the last reading took, until a growing text is read again
 const DEEPEST = 20;
 const SCHEMES = ['http:', 'https:', 'mailto:'];
 const marked = new Marked({ gfm: true, breaks: true });
 
-/** @param {{text: string}} props */
-export function Markdown({ text }) {
-  const tokens = useMemo(() => lexed(text), [text]);
+/** @param {{text: string, growing?: boolean}} props */
+export function Markdown({ text, growing = false }) {
+  const last = useRef({ read: 0, tokens: /** @type {Token[] | null} */ ([]), at: 0, took: 0 });
+  const tokens = useMemo(() => {
+    const began = performance.now();
+    const { read, at, took } = last.current;
+    if (!growing || text.length < read || began - at >= PAUSE * took) {
+      const found = lexed(text);
+      const ended = performance.now();
+      last.current = { read: text.length, tokens: found, at: ended, took: ended - began };
+    }
+    return last.current.tokens;
+  }, [text, growing]);
   if (!tokens) return html`<${LongText} text=${text} />`;
   return html`<div class="markdown" dir="auto">${blocks(tokens, 0)}</div>`;
 }

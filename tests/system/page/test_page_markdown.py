@@ -50,6 +50,7 @@ HOSTILE = (
     "[" * 20_000,
     "`" * 20_001 + "x",
     "*a_ " * 10_000,
+    "_a" * 14_000,
     "|" * 20_000 + "\n|-|\n",
     "<" * 20_000,
     "a\n" * 30_000,
@@ -114,7 +115,8 @@ async def test_no_answer_holds_the_page_up(browser: Browser) -> None:
                     _: inference_pb2.GenerateRequest, text: str = text
                 ) -> AsyncIterator[inference_pb2.GenerateResponse]:
                     yield started()
-                    yield delta(text)
+                    for part in range(0, len(text), 1000):
+                        yield delta(text[part : part + 1000])
                     yield finished()
 
                 gateway.worker.script = answer

@@ -41,7 +41,8 @@ export function PresentTurn({ asked, answer, model, onRetry, onForget, tools }) 
     ${started && html`<${MemoryBar} model=${asked.model} cache=${reused(started.cache, finished?.usage)}
       timings=${finished?.timings} />`}
     ${(answer.text || answer.reasoning || !over) && html`<${Said} role="assistant" text=${answer.text}
-      reasoning=${answer.reasoning} waiting=${over || answer.text ? '' : waiting(started, model)} />`}
+      reasoning=${answer.reasoning} growing=${!over}
+      waiting=${over || answer.text ? '' : waiting(started, model)} />`}
     ${answer.calls.map((call) => html`<p class="call"><code>${call.name}(${call.arguments_json})</code></p>`)}
     ${started && html`<${Report} cache=${started.cache} trim=${started.context_trim} usage=${finished?.usage}
       timings=${finished?.timings} reason=${finished?.reason} replayed=${finished?.replayed} />`}
@@ -63,14 +64,16 @@ function waiting(started, model) {
   return !started && model?.state === 'loading' ? loadingWords(model) : 'waiting for the first token';
 }
 
-/** @param {{role: string, text?: string, reasoning?: string, calls?: string, waiting?: string}} props */
-function Said({ role, text = '', reasoning, calls, waiting: reason }) {
+/**
+ * @param {{role: string, text?: string, growing?: boolean, reasoning?: string, calls?: string, waiting?: string}} props
+ */
+function Said({ role, text = '', growing, reasoning, calls, waiting: reason }) {
   const Text = role === 'assistant' ? Markdown : LongText;
   return html`<div class=${`said ${role}`}>
     <span class="role">${role}</span>
     <div class="words">
       ${reasoning && html`<details><summary>Reasoning</summary><${LongText} text=${reasoning} /></details>`}
-      ${reason ? html`<span class="quiet loading">${reason}…</span>` : html`<${Text} text=${text} />`}
+      ${reason ? html`<span class="quiet loading">${reason}…</span>` : html`<${Text} text=${text} growing=${growing} />`}
       ${calls && html`<p class="call"><code>${calls}</code></p>`}
     </div>
   </div>`;
