@@ -207,7 +207,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         limit = request.limit if request.HasField("limit") else _FOUND
         if not 1 <= limit <= _MOST_FOUND:
             raise InvalidArgument("limit", f"must be from 1 to {_MOST_FOUND}")
-        found = await self._hub.find(request.query.split(), limit)
+        query = check_text("query", request.query, allow_empty=True)
+        found = await self._hub.find(query.split(), limit)
         return pb.SearchModelsResponse(models=[_on_hub(each, each.model_id in self._models.slots) for each in found])
 
     async def PullModel(self, request: pb.PullModelRequest, context: Any) -> AsyncIterator[pb.PullModelResponse]:

@@ -666,7 +666,7 @@ class SearchModelsRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """Words that the hub id must have, separated by spaces. Empty: models of mlx-community."""
+    """Words that the hub id must have, separated by spaces; at most 256 bytes. Empty: models of mlx-community."""
     limit: _builtins.int
     """At most 50. Default 10."""
     def __init__(

@@ -214,6 +214,8 @@ async def test_what_is_searched_and_pulled_is_checked(tmp_path: Path) -> None:
     for limit in (0, 51):
         with pytest.raises(InvalidArgument, match="limit"):
             await service.SearchModels(model_pb2.SearchModelsRequest(limit=limit), None)
+    with pytest.raises(InvalidArgument, match="query"):
+        await service.SearchModels(model_pb2.SearchModelsRequest(query="x" * 257), None)
     for name in ("", "llama", "../x", "/models/llama", "a/b/c"):
         with pytest.raises(InvalidArgument, match="model_id"):
             await anext(service.PullModel(model_pb2.PullModelRequest(model_id=name), None))

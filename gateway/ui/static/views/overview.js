@@ -68,7 +68,7 @@ function Plots({ points }) {
   return html`<div class="plots">
     <${Plot} title="Cache hit" unit="%" most=${100} times=${times} lines=${hit} />
     <${Plot} title="TTFT p50" unit=" ms" times=${times} lines=${first} />
-    <${Plot} title="Generated tokens/s" unit="" times=${times} lines=${generated} />
+    <${Plot} title="Generated tokens a second" unit="" times=${times} lines=${generated} />
     <${Plot} title="Turns" unit="" times=${times} lines=${running} />
     <${Plot} title="Pool in use" unit="%" most=${100} times=${times} lines=${pool} />
   </div>`;

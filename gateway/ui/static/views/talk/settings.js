@@ -5,7 +5,7 @@ import { html, useState } from '../../vendor/preact.js';
 
 /** Each with its label, its bounds and what it is where neither the request nor the model says. */
 const FIELDS = /** @type {Record<string, [string, Json, number | string]>} */ ({
-  max_tokens: ['Max tokens', { min: 1, step: 1 }, 'the server’s'],
+  max_tokens: ['Max tokens', { min: 1, step: 1 }, 'default'],
   temperature: ['Temperature', { min: 0, max: 2, step: 'any' }, 1],
   top_p: ['Top p', { min: 0, max: 1, step: 'any' }, 1],
   top_k: ['Top k', { min: 0, step: 1 }, 0],
