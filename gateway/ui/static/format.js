@@ -108,7 +108,7 @@ export const TIERS = /** @type {Record<string, string>} */ ({
 });
 
 const MISSES = /** @type {Record<string, string>} */ ({
-  absent: 'no KV of it is kept',
+  absent: 'no KV of the rest is kept',
   evicted: 'its KV was dropped to make room',
   diverged: 'the prompt differs from the memory from there on',
   not_trimmable: 'layers of a window or a state cannot go back to there, and no checkpoint was saved',

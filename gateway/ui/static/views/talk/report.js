@@ -17,7 +17,7 @@ export function Report({ cache: planned, usage, timings, reason, replayed, trim 
     ${cache && html`<span>${hit(cache)}</span>`}
     ${timings?.time_to_first_token > 0 && html`<span>TTFT ${duration(timings.time_to_first_token)}</span>`}
     ${usage && html`<span>${number(usage.completion_tokens)} generated${rate(usage, timings)}</span>`}
-    ${cache?.miss_reason && html`<span class="why">${missed(cache.miss_reason)}</span>`}
+    ${cache?.miss_reason && cache.match !== 'new' && html`<span class="why">${missed(cache.miss_reason)}</span>`}
     ${trim && html`<span class="why">${number(trim.dropped_turns)} old turns left the memory to make room</span>`}
     ${reason && reason !== 'stop' && html`<span class="why">ended: ${reason.replaceAll('_', ' ')}</span>`}
     ${replayed && html`<span class="why">replayed: it was committed before</span>`}
