@@ -29,7 +29,7 @@ _MOST_LAYERS = 1000
 
 
 Answer = tuple[Listing | None, dict[str, Any] | None, AgentmemError | None]
-"""A hub's: its files, config.json, and what is wrong."""
+"""Files, config.json, and what is wrong."""
 
 
 @dataclass(frozen=True)

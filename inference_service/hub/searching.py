@@ -1,4 +1,4 @@
-"""Searches by the worker, whose streams continue meanwhile."""
+"""Searches by the worker."""
 
 import asyncio
 from functools import partial

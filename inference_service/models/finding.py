@@ -95,7 +95,7 @@ class Finder:
         return self._with_fitting_context(info)
 
     async def fetch(self, registered: RegisteredModel, report: ReportProgress) -> None:
-        """Download a model that can run here, unless it is here. Raises FailedPrecondition and Unavailable."""
+        """Download a model unless it is here. Raises FailedPrecondition and Unavailable."""
         await self._must_be_fetched(registered)
         await self._fetch(registered, report, self._settings.offline)
 

@@ -1,4 +1,4 @@
-"""Models that were pulled, which stay registered when the worker starts again."""
+"""Models that were pulled stay registered."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +10,11 @@ _NAME = "models"
 
 
 class PulledModels:
-    """Hub ids in a file of the data directory."""
-
     def __init__(self, path: Path) -> None:
         self._file = JsonCache(path)
 
     def beside(self, given: Mapping[str, RegisteredModel]) -> dict[str, RegisteredModel]:
-        """Return the given models, the default first, and then those that were pulled."""
+        """Return the given models, then those that were pulled."""
         kept = (each for each in self._kept(self._file.get(_NAME)) if is_hub_id(each))
         return {**given, **{each: RegisteredModel(each, each) for each in kept if each not in given}}
 
