@@ -5,6 +5,7 @@ import { ago, bytes, clock, duration, number } from '../format.js';
 import { poll } from '../polling.js';
 import { linkTo } from '../routing.js';
 import { Loading, Name, Problem, Tier } from '../parts.js';
+import { Called } from './agents/called.js';
 import { loadingWords, useModels } from './models/registry.js';
 import { Plot } from './overview/plot.js';
 import { REUSED, point, sums } from './overview/rates.js';
@@ -94,9 +95,9 @@ function Running({ told }) {
 /** @param {{turn: Json, namespace: string}} props `namespace` is that of the key */
 function Who({ turn, namespace }) {
   if (!turn.agent_id) return html`<span class="quiet">of no agent</span>`;
-  const name = html`<${Name} text=${turn.agent_id} />`;
-  if (turn.namespace !== namespace) return name;
-  return html`<a href=${linkTo(['agents', turn.model_id, turn.agent_id])}>${name}</a>`;
+  if (turn.namespace !== namespace) return html`<${Name} text=${turn.agent_id} />`;
+  return html`<a href=${linkTo(['agents', turn.model_id, turn.agent_id])}><${Called} model=${turn.model_id}
+    agent=${turn.agent_id} /></a>`;
 }
 
 /** @param {{processes: Json[]}} props */

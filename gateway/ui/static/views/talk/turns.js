@@ -73,7 +73,9 @@ function Said({ role, text = '', growing, reasoning, calls, waiting: reason }) {
     <span class="role">${role}</span>
     <div class="words">
       ${reasoning && html`<details><summary>Reasoning</summary><${LongText} text=${reasoning} /></details>`}
-      ${reason ? html`<span class="quiet loading">${reason}…</span>` : html`<${Text} text=${text} growing=${growing} />`}
+      ${reason
+        ? html`<span class="quiet loading">${reason}…</span>`
+        : html`<${Text} text=${text} growing=${growing} />`}
       ${calls && html`<p class="call"><code>${calls}</code></p>`}
     </div>
   </div>`;
