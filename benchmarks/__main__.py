@@ -60,8 +60,8 @@ def overview() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    name, *rest = arguments or ["--help"]
-    if name in ("-h", "--help"):
+    name, *rest = arguments or ["list"]
+    if name in ("list", "-h", "--help"):
         print(overview())
         return 0
     if name not in NAMES:

@@ -86,15 +86,16 @@ async def tell_and_ask(stack: LiveStack, console: Console) -> list[Step]:
 
 async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
     table = Table(title="Time to first token, seen by the client")
-    for column in ("", "agent", "question", "answer", "match", "tier", "reused", "prompt", "first token", ""):
-        table.add_column(column, justify="right" if column in ("reused", "prompt", "first token") else "left")
+    for column in ("", "agent", "question", "answer", "match", "tier", "cache hit", "TTFT", ""):
+        table.add_column(column, justify="right" if column in ("cache hit", "TTFT") else "left")
     cold = steps[0].answer.first
     for step in steps:
         answer = step.answer
         ratio = cold / answer.first
         table.add_row(
             *(step.label, step.agent, step.question, answer.text, answer.match, answer.tier),
-            *(f"{answer.reused}", f"{answer.prompt}", f"{answer.first * 1000:.0f} ms"),
+            f"{answer.reused}/{answer.prompt} ({answer.reused / answer.prompt:.0%})",
+            f"{answer.first * 1000:.0f} ms",
             f"{ratio:.0f}x" if step.agent == "marco" and step.label != "cold" else "",
         )
     console.print(table)

@@ -31,8 +31,11 @@ from agentmem.v1 import (
 from benchmarks import ports, turns
 from benchmarks.models import model_name
 from benchmarks.turns import Turn
+from gateway.cli.live_line import INTERVAL, LiveLine
+from gateway.cli.up.readiness import start_line
 
 START_SECONDS, END_SECONDS = 240, 60
+_PROBE_SECONDS = 2.0
 MODULES = {"store": "cache_service", "worker": "inference_service", "gateway": "gateway"}
 
 
@@ -204,6 +207,25 @@ def _stack(process: asyncio.subprocess.Process, root: Path, model: str) -> LiveS
 
 
 @asynccontextmanager
+async def _shown(root: Path) -> AsyncIterator[None]:
+    """Show at a terminal what the start waits for."""
+
+    async def follow() -> None:
+        with LiveLine(sys.stderr) as line:
+            while True:
+                line.show(await start_line(root / "run", _PROBE_SECONDS))
+                await asyncio.sleep(INTERVAL)
+
+    following = asyncio.create_task(follow()) if sys.stderr.isatty() else None
+    try:
+        yield
+    finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.wait({following})
+
+
+@asynccontextmanager
 async def running(
     model: str = "demo", show: bool = False, environment: Mapping[str, str] | None = None, metrics: bool = False
 ) -> AsyncIterator[LiveStack]:
@@ -213,7 +235,8 @@ async def running(
         process = await launch(root, model, environment, address)
         stack = None
         try:
-            stack = await ready(process, root, model)
+            async with _shown(root):
+                stack = await ready(process, root, model)
             if show:
                 lines = (root / "up.log").read_text().splitlines()
                 sys.stdout.write("".join(f"  {line}\n" for line in lines if "OpenBLAS" in line))

@@ -16,16 +16,17 @@ from typing import Any
 
 import mlx.core as mx
 
+from agentmem.distribution import version
 from benchmarks.tables import Claim, Table, claims_table, show
 
 RESULTS = Path(__file__).parent / "results"
 _WIDTH = 118
-_PACKAGES = ("agentmem", "mlx", "mlx-lm", "grpcio", "numpy")
+_PACKAGES = ("mlx", "mlx-lm", "grpcio", "numpy")
 
 
 @functools.cache
 def environment() -> dict[str, str]:
-    versions = {name: _version(name) for name in _PACKAGES}
+    versions = {"agentmem": version(), **{name: _version(name) for name in _PACKAGES}}
     return {
         "device": _accelerator() or _processor(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",

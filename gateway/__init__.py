@@ -9,7 +9,7 @@ It keeps nothing and knows only the contract. Import contracts in pyproject.toml
     worker.py        the worker as a port; running.py: its turns that go on; upstream.py: it over a channel
     peers.py         whether worker and store serve
     metrics.py       what the servers count
-    pages.py         reads another process's metrics: such a page, and its growth
+    scraping.py      reads another process's metrics, and how they grow
     settings.py      settings, some of which `agentmem up` has, too
     edge/            callers and their rights
     api/             the dialects as pure translation

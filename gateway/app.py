@@ -62,6 +62,7 @@ class Gateway:
             parts.authenticator,
             self._admission,
             self._unready,
+            lambda: self._peers.loading,
             parts.routes,
             {name: servicer for name, _, servicer in parts.services},
         )
@@ -82,6 +83,7 @@ class Gateway:
         self._serving = asyncio.create_task(self._uvicorn.serve([http]))
         await self._peers.look()
         self._looking = asyncio.create_task(self._peers.watch())
+        self._recording = asyncio.create_task(self.http.history.watch())
         others: dict[str, str] = {}
         for extension in self.parts.extensions:
             others |= await extension.start()
@@ -122,13 +124,14 @@ class Gateway:
         for extension in ending:
             await extension.close()
         self._watching.cancel()
-        await asyncio.wait({self._watching})
+        self._recording.cancel()
+        await asyncio.wait({self._watching, self._recording})
         await self.parts.close()
         await asyncio.to_thread(self._exposition.stop)
 
     async def watched(self) -> None:
         """Return where the HTTP server, or a watch that it needs, has ended by itself, and raise what ended it."""
-        watching: set[asyncio.Task[Any]] = {self._serving, self._watching, self._looking}
+        watching: set[asyncio.Task[Any]] = {self._serving, self._watching, self._looking, self._recording}
         watching = watching.union(*(extension.tasks() for extension in self.parts.extensions))
         ended, _ = await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
@@ -184,7 +187,7 @@ class Gateway:
             edge=True,
             authenticate=GrpcAuthentication(self.parts.authenticator, self._admission),
             metrics=self.metrics.process,
-            asked=self._peers.asked,
+            asked=self.http.unready,
         )
 
 

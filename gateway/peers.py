@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem.process.health import WRITES, reason
 from agentmem.process.health_changes import HealthChanges
-from agentmem.v1 import cache_store_pb2, inference_pb2
+from agentmem.v1 import cache_store_pb2, model_pb2
 from gateway import upstream
 from gateway.edge.authorization import without_directories
 from gateway.metrics import STORE, WORKER
@@ -15,7 +15,6 @@ from gateway.metrics import STORE, WORKER
 ANSWER_SECONDS: Final = 1.0
 """A peer that takes longer does not serve."""
 
-_WORKER_SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 _STORE_SERVICE: Final = cache_store_pb2.DESCRIPTOR.services_by_name["CacheStoreService"].full_name
 
 
@@ -41,18 +40,21 @@ class Peers:
         self._settled = False
         self._changes: HealthChanges | None = None
         self._stopping = False
+        self.loading: model_pb2.Model | None = None
+        """The model for which the worker's start waits."""
         self.unready = "the inference worker was not asked yet"
         """Why no turn could run and be kept; empty if one could. The worker serves only while the store answers it."""
 
     async def look(self) -> None:
         """Ask both."""
-        worker, store, writes = await asyncio.gather(
-            upstream.unready_reason(self._worker, _WORKER_SERVICE, ANSWER_SECONDS),
-            upstream.unready_reason(self._store, _STORE_SERVICE, ANSWER_SECONDS, upstream.STORE),
+        (worker, self.loading), (store, _), writes = await asyncio.gather(
+            upstream.readiness(self._worker, upstream.WORKER_SERVICE, ANSWER_SECONDS),
+            upstream.readiness(self._store, _STORE_SERVICE, ANSWER_SECONDS, upstream.STORE),
             _write_problem(self._store),
         )
         self._answered(WORKER, not worker)
         self._answered(STORE, not store)
+        worker = without_directories(worker)
         self.unready = "; ".join(filter(None, (worker, store))) if worker else writes  # the store may be to blame
         self._settled = not (worker or store or writes)
         if self._serving != (not worker):
@@ -66,7 +68,7 @@ class Peers:
         return self.unready
 
     async def watch(self) -> None:
-        followed = ((self._worker, _WORKER_SERVICE), (self._store, _STORE_SERVICE), (self._store, WRITES))
+        followed = ((self._worker, upstream.WORKER_SERVICE), (self._store, _STORE_SERVICE), (self._store, WRITES))
         self._changes = HealthChanges(*followed)
         try:
             while not self._stopping:

@@ -86,15 +86,15 @@ class ListenSettings(NodeSettings):
 
     http: TcpAddress = Field(layout.HTTP, description="HOST:PORT of the HTTP server; port 0 takes any")
     grpc: TcpAddress = Field(layout.GRPC, description="HOST:PORT of the gRPC server; port 0 takes any")
-    keys: Path | None = Field(None, description="file of the keys that callers must show (agentmem keys makes it)")
+    keys: Path | None = Field(None, description="file of the API keys of callers (agentmem keys makes it)")
     cluster_keys: bool = Field(
         False,
-        description="callers must show a key that all nodes of the cluster know (agentmem keys --cluster makes it)",
+        description="callers need an API key that all nodes of the cluster know (agentmem keys --cluster makes it)",
     )
     tls_cert: Path | None = Field(None, description="PEM file of the certificate and its chain: TLS for HTTP and gRPC")
     tls_key: Path | None = Field(None, description="PEM file of its private key")
     tls_client_ca: Path | None = Field(None, description="PEM file of the CA of clients, which need certificates then")
-    ui: bool = Field(True, description="serve the page at /ui/ (--no-ui: don't)")
+    ui: bool = Field(True, description="serve the web UI at /ui/ (--no-ui: don't)")
     allowed_host: list[str] = Field(
         default_factory=list,
         description="name that the HTTP server answers to without keys, besides localhost and loopback; repeatable",

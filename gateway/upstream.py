@@ -4,19 +4,25 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
+from agentmem.process.health import reason
 from agentmem.rpcs import Rpc, rpc_of
+from agentmem.v1 import inference_pb2, model_pb2
+from agentmem.v1.model_pb2_grpc import ModelServiceStub
+from gateway.api.reports import load_line
 from gateway.edge.authorization import redact, without_directories
 from gateway.edge.callers import serves_admin
 
 WORKER: Final = "inference worker"
 STORE: Final = "cache store"
-"""The processes behind a gateway, as messages name them."""
+"""The processes that a gateway calls, as messages name them."""
+
+WORKER_SERVICE: Final = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 
 class Unreachable(errors.Unavailable):
@@ -96,16 +102,35 @@ def _ending(call: Any) -> Iterator[None]:
         call.cancel()
 
 
-async def unready_reason(channel: grpc.aio.Channel, service: str, timeout: float, peer: str = WORKER) -> str:
-    """Return why `peer` does not serve `service`, asked live; empty if it does."""
-    stub = health_pb2_grpc.HealthStub(channel)
+class Readiness(NamedTuple):
+    """Why a process does not serve, "" if it does, and the model for which the worker's start waits."""
+
+    reason: str = ""
+    loading: model_pb2.Model | None = None
+
+
+async def readiness(channel: grpc.aio.Channel, service: str, timeout: float, peer: str = WORKER) -> Readiness:
+    """Ask live whether `peer` serves `service`."""
+    call = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
     try:
-        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
+        answer = await call
+        why = await reason(call)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return f"the {peer} did not answer within {timeout:g} s"
-        return failure(error, peer).message
+            return Readiness(f"the {peer} did not answer within {timeout:g} s")
+        return Readiness(failure(error, peer).message)
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
-        return ""
+        return Readiness()
+    if service == WORKER_SERVICE and (model := await _loading(channel, timeout)) is not None:
+        return Readiness(load_line(model), model)
     state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    return f"the {peer} is {state}: it is loading, draining or broken"
+    return Readiness(f"the {peer} is {state}: {why}" if why else f"the {peer} is {state}")
+
+
+async def _loading(channel: grpc.aio.Channel, timeout: float) -> model_pb2.Model | None:
+    call = ModelServiceStub(channel).ListModels(model_pb2.ListModelsRequest(page_size=1), timeout=timeout)
+    try:
+        default = (await call).models[0]  # GetModel would ask the hub
+    except grpc.aio.AioRpcError:
+        return None
+    return default if default.HasField("progress") else None

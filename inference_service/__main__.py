@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentmem.errors import FailedPrecondition
-from agentmem.extras import INSTALL, needing_servers
+from agentmem.extras import install_mlx, needing_servers
 
 if TYPE_CHECKING:
     from inference_service.settings import WorkerSettings
@@ -34,7 +34,7 @@ async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | Non
         for module in ("mlx.core", "mlx_lm"):
             importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:
-        raise FailedPrecondition(f"MLX cannot be imported: {error}; {INSTALL}") from error
+        raise FailedPrecondition(f"MLX cannot be imported: {error}; {install_mlx()}") from error
     from inference_service import heap
     from inference_service.process import serve
 

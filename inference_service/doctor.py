@@ -13,7 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 from huggingface_hub import constants
 
-from agentmem.extras import INSTALL
+from agentmem.extras import install_mlx
 from agentmem.kv.hints import TurnHints
 from agentmem.process.checkup import Checks, Finding, Findings, ok, problem, refused, warning
 from agentmem.process.model_sources import is_path
@@ -58,7 +58,9 @@ def backend() -> Findings:
     info = mx.device_info()
     about = f"MLX {metadata.version('mlx')} on {name}: {info.get('device_name', info.get('architecture', 'unknown'))}"
     if device.on_cpu() and (gpus := nvidia_gpus()):
-        return [warning(f"{about}, although this machine has {gpus} NVIDIA GPU{'s' if gpus > 1 else ''}", INSTALL)]
+        return [
+            warning(f"{about}, although this machine has {gpus} NVIDIA GPU{'s' if gpus > 1 else ''}", install_mlx())
+        ]
     return [ok(f"{about}; models may take {byte_size(device.share_bytes())} of {byte_size(device.device_bytes())}")]
 
 
@@ -119,8 +121,8 @@ def _model(model: RegisteredModel, settings: WorkerSettings, offline: bool) -> F
     source = model.source
     if offline or is_directory(source) or is_path(source) or cached(source):
         return [asyncio.run(_opened(model, settings))]
-    later = f"it is fetched from {hub_host()} when it is loaded, and what it needs is not known yet"
-    return [warning(later, f"fetch it beforehand: agentmem models pull {source}")]
+    later = f"it is downloaded from {hub_host()} when it is loaded, and what it needs is not known yet"
+    return [warning(later, f"download it before: agentmem models pull {source}")]
 
 
 async def _opened(model: RegisteredModel, settings: WorkerSettings) -> Finding:

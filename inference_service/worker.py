@@ -135,6 +135,7 @@ class Worker:
         self._background: list[asyncio.Task[None]] = []
         self._changes: HealthChanges | None = None
         self._manager = manager
+        self._problem = "it is starting"
         self.failed = asyncio.Event()
 
     @property
@@ -149,6 +150,7 @@ class Worker:
         await self._server.start()
         self._engine.start()
         logs.event(log, "listening", address=self._settings.address)
+        self._problem = "it is loading its model"
         self._manager.status("loading the model")
         try:
             await self._models.start()
@@ -162,6 +164,7 @@ class Worker:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        self._problem = "it is shutting down"
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
         await self._models.stop()
@@ -192,6 +195,7 @@ class Worker:
             await self._changes.close()
 
     async def _say(self, problem: str) -> None:
+        self._problem = problem
         await self._server.set_serving(not problem)
         logs.event(log, "health", logging.WARNING if problem else logging.INFO, serving=not problem, problem=problem)
         if problem:
@@ -199,10 +203,10 @@ class Worker:
         else:
             self._manager.ready("serving")
 
-    def _asked(self) -> None:
-        """A store that hangs reports no change."""
-        if self._changes is not None:
+    def _asked(self) -> str:
+        if self._changes is not None:  # a store that hangs reports no change
             self._changes.asked()
+        return self._problem
 
     async def _disk_problem(self) -> str:
         try:
@@ -213,6 +217,7 @@ class Worker:
     async def _watch(self, broken: asyncio.Event) -> None:
         """Report NOT_SERVING and then `failed`."""
         await broken.wait()
+        self._problem = "it has failed, and is started again"
         await self._server.set_serving(False)
         if self._changes is not None:
             self._changes.wake()

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import httpx
 
+from agentmem.distribution import version
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks import live, ports
 from benchmarks.models import Weights, kv_elements
@@ -156,7 +157,7 @@ class Agentmem(Server):
         return self.weights.name
 
     def version(self) -> str:
-        return f"agentmem {metadata.version('agentmem')}, weights in {self.weights.dtype}, KV in {self._kv_bits()} bits"
+        return f"agentmem {version()}, weights in {self.weights.dtype}, KV in {self._kv_bits()} bits"
 
     async def start(self) -> float:
         """Start it twice where a pool's size needs the bytes of a token, which depend on the bits that are chosen."""

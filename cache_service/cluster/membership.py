@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import Final
 
+from agentmem.distribution import version
 from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process.logs import event
 from agentmem.v1 import cluster_pb2 as pb
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 5.0
 """Then a gateway counts as silent."""
-_VERSION: Final = metadata.version("agentmem")
 _LEASE_SECONDS: Final = nodes.LEASE / 10**9
 _SOONER: Final = 1.0
 """Seconds by which a node stops serving before its lease ends."""
@@ -269,7 +268,7 @@ class Membership(Nodes):
             draining=report.draining,
             load=report.load,
             models=report.models,
-            version=_VERSION,
+            version=version(),
             objects=self._objects,
             holders=self._holders(),
         )

@@ -38,7 +38,7 @@ class OfflineGroup(Commands):
 
 @click.group(cls=OfflineGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Check, measure or recover a store's data directory (its --data), or part it from its object store."""
+    """Check or recover a store's data directory (its --data), show its disk usage, or part it from its object store."""
     os.umask(0o077)
 
 
@@ -58,7 +58,7 @@ def check_command(directory: Path, repair: bool, as_json: bool) -> None:
 @_directory
 @json_option
 def du_command(directory: Path, as_json: bool) -> None:
-    """Add up what DIR holds, by kind and agent, even while a store uses it."""
+    """Show the disk usage of DIR by kind and agent, even while a store uses it."""
     found = usage(directory.expanduser())
     if as_json:
         write_json(_with_agents(found))

@@ -220,7 +220,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         self._home.wake_others()
         if await _left(partial(self._home.unfollowed, key), FOLLOWING_SECONDS):
             raise Unavailable(
-                "the agent is erased here, but not all nodes have deleted its files yet; repeat this to wait for them",
+                "the agent is deleted here, but not all nodes have deleted its files yet; repeat this to wait for them",
                 retry_after=1.0,
             )
 
@@ -236,7 +236,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
             advice = "a node that has --remote deletes them, and none has yet; repeat this to wait"
         if left := await _left(partial(self._database.read, objects.waiting, key), seconds):
             raise Unavailable(
-                f"the agent is erased here, but {left} of its objects in the object store are not yet; {advice}",
+                f"the agent is deleted here, but {left} of its objects in the object store are not yet; {advice}",
                 retry_after=RETRY_SECONDS,
             )
 

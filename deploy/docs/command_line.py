@@ -52,5 +52,6 @@ def _walk(words: str, command: click.Command, parent: click.Context | None) -> I
 
 
 def _section(each: Described) -> str:
-    text = overview() if each.words == "agentmem bench" else each.command.get_help(each.context)
+    text = each.command.get_help(each.context)
+    text = f"{text}\n\n{overview()}" if each.words == "agentmem bench" else text
     return f"{'#' * min(len(each.words.split()) + 1, 4)} {each.words}\n\n```text\n{text}\n```\n"

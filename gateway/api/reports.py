@@ -2,8 +2,9 @@
 
 from google.protobuf.duration_pb2 import Duration
 
+from agentmem.load_stages import LoadStage
 from agentmem.v1 import inference_pb2, model_pb2, types_pb2
-from agentmem.words import short_name, tier_name, warning
+from agentmem.words import printable, short_name, tier_name, warning
 from gateway.api.contract_json import Json, to_json
 
 _TIMINGS = ("queue", "load", "prefill", "decode", "time_to_first_token")
@@ -37,6 +38,36 @@ def _shown(message: types_pb2.AgentVersion | types_pb2.ContextTrim) -> Json:
 
 def _seconds(duration: Duration) -> float:
     return round(duration.ToTimedelta().total_seconds(), 6)
+
+
+def load_line(model: model_pb2.Model) -> str:
+    """Return "loading smol: reading the weights, 40 %, about 12 s left"."""
+    return f"loading {printable(model.model_id)}: {load_words(model.progress)}"
+
+
+def load_words(progress: model_pb2.LoadProgress) -> str:
+    if progress.stage == LoadStage.FETCH and progress.share >= 1:  # or it was here
+        return "opening its files"
+    known = progress.stage in list(LoadStage)
+    parts = [LoadStage(progress.stage).words if known else printable(progress.stage)]  # a newer worker may have others
+    if progress.share:
+        parts.append(f"{100 * progress.share:.0f} %")
+    if progress.once:
+        parts.append("once per model")
+    if progress.HasField("remaining"):
+        parts.append(f"about {max(1, round(progress.remaining.ToTimedelta().total_seconds()))} s left")
+    return ", ".join(parts)
+
+
+def load_dict(model: model_pb2.Model) -> Json:
+    progress = model.progress
+    return {
+        "model": model.model_id,
+        "stage": progress.stage,
+        "share": progress.share,
+        "once": progress.once,
+        "remaining_seconds": _seconds(progress.remaining) if progress.HasField("remaining") else None,
+    }
 
 
 def state_name(model: model_pb2.Model) -> str:

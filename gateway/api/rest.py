@@ -74,7 +74,7 @@ _TABLE: Final = (
     _endpoint(
         "DELETE /v1/agents/{agent}",
         "DeleteAgent",
-        "Erase an agent for good",
+        "Delete an agent for good",
         Parameter("model", "key.model_id", "The agent's model; this or all_models is required."),
         Parameter("all_models", "", "true: the agent's memories on all models.", Flag),
         Parameter("allow_missing", "allow_missing", "true: 200 where there is nothing to delete.", Flag),
@@ -151,7 +151,7 @@ _TABLE: Final = (
         needed={"definition_yaml": _WORKFLOW},
     ),
     _endpoint("GET /v1/workflows/{workflow}", "GetWorkflow", "Describe a run"),
-    _endpoint("DELETE /v1/workflows/{workflow}", "DeleteWorkflow", "Erase the record of a run that does not go on"),
+    _endpoint("DELETE /v1/workflows/{workflow}", "DeleteWorkflow", "Delete the record of a run that does not go on"),
     _endpoint(
         "GET /v1/workflows/{workflow}/events",
         "RunWorkflow",

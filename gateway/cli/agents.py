@@ -28,7 +28,7 @@ _BRANCHES = {
     "context-policy": "Set what an agent does when its memory outgrows the model's context.",
     "pin": "Keep an agent's KV on disk, whoever needs room.",
     "unpin": "Let an agent's KV make room on disk again.",
-    "probe": "Show what a turn would reuse of an agent's memory.",
+    "probe": "Show a turn's cache hit, without taking it.",
 }
 _model_option = click.option("--model", default="", help="Only on this model; without it on all.")
 _all_option = click.option(
@@ -46,7 +46,7 @@ _all_option = click.option(
     ],
 )
 def agents() -> None:
-    """Show, branch, move or erase agents. Without a command: list them."""
+    """Show, branch, move or delete agents. Without a command: list them."""
 
 
 @agents.command("list")
@@ -94,14 +94,14 @@ def show(client: Client, agent: str, model: str, text: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def delete(client: Client, agent: str, model: str, yes: bool) -> None:
-    """Erase an agent for good: what it was told, and its KV. A terminal is asked before."""
+    """Delete an agent for good: what it was told, and its KV. A terminal is asked before."""
     if sys.stdin.isatty() and not yes:
-        click.confirm(f"Erase {printable(agent)} on {model or 'all models'} for good?", abort=True)
+        click.confirm(f"Delete {printable(agent)} on {model or 'all models'} for good?", abort=True)
     gone = client.ask(lambda agentmem: agentmem.agent(agent, model=model).delete(all_models=not model))
     memories = "1 memory" if gone.memories == 1 else f"{gone.memories} memories"
     client.show(
         {"deleted": gone.memories, "freed_bytes": gone.freed_bytes},
-        f"erased {memories} of {printable(agent)}, freed {byte_size(gone.freed_bytes)}",
+        f"deleted {memories} of {printable(agent)}, freed {byte_size(gone.freed_bytes)}",
     )
 
 
@@ -140,4 +140,4 @@ def agents_table(found: Sequence[agent_pb2.Agent], now: datetime) -> Table:
         ]
         for agent in found
     )
-    return table({**names, **figures, "tier": LINE, "on disk": RIGHT, "last turn": LINE}, rows)
+    return table({**names, **figures, "tier": LINE, "disk usage": RIGHT, "last turn": LINE}, rows)

@@ -14,12 +14,12 @@ from agentmem.console import FOLD, LINE, RIGHT, table
 from agentmem.sizes import byte_size
 from agentmem.v1 import agent_pb2, types_pb2
 from agentmem.validation import automatic_snapshot
-from agentmem.words import printable, short_name, tier_name
+from agentmem.words import printable, short_name
 from gateway.api.contract_json import to_json
 from gateway.cli.agents import only_memory
 from gateway.cli.client import NOT_EMPTY, Client, agent_argument, client_options
 from gateway.cli.text import counted, iso_time
-from gateway.cli.turns import match_name
+from gateway.cli.turns import cache_hit, match_name
 
 _T = TypeVar("_T")
 _POLICIES: dict[Policy, str] = {
@@ -88,7 +88,8 @@ def snapshot(memory: Memory, name: str) -> None:
 
 
 @_command(
-    "snapshots", click.option("--delete", "unwanted", metavar="NAME", help="Erase this one, and what only it has kept.")
+    "snapshots",
+    click.option("--delete", "unwanted", metavar="NAME", help="Delete this one, and what only it has kept."),
 )
 def snapshots(memory: Memory, unwanted: str | None) -> None:
     """List AGENT's snapshots, newest first."""
@@ -139,14 +140,12 @@ def unpin(memory: Memory) -> None:
 
 @_command("probe", click.argument("message", type=NOT_EMPTY))
 def probe(memory: Memory, message: str) -> None:
-    """Show what a turn with MESSAGE would reuse of AGENT's memory, and from where. Nothing changes."""
+    """Show the cache hit of a turn with MESSAGE: what of AGENT's memory it would not compute. Nothing changes."""
     answer = memory.ask(lambda agent: agent.probe(message)).raw
     report, trim = answer.cache, answer.context_trim if answer.HasField("context_trim") else None
-    tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in report.cached) or "none"
-    reused = sum(part.tokens for part in report.cached)
-    parts = [match_name(report).upper(), f"would reuse {reused:,} of {report.prompt_tokens:,} tokens ({tiers})"]
+    parts = [match_name(report).upper(), cache_hit(report.cached, report.prompt_tokens)]
     if report.load_bytes:
-        parts.append(f"and read {byte_size(report.load_bytes)}")
+        parts.append(f"reads {byte_size(report.load_bytes)}")
     if missed := short_name(types_pb2.MissReason.DESCRIPTOR, report.miss_reason):
         parts.append(f"missed: {missed}")
     if trim is not None:

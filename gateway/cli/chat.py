@@ -19,7 +19,7 @@ from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
 from gateway.cli.agents import find
 from gateway.cli.client import NOT_EMPTY, Client, client_options, report_outage
-from gateway.cli.serving import Served, serving
+from gateway.cli.serving import Served, serving, wait_for_load
 from gateway.cli.turns import turn_line
 
 AGENT = "chat"
@@ -76,14 +76,14 @@ def summary(answer: Answer) -> str:
 @click.command()
 @click.argument("agent", default=AGENT, type=NOT_EMPTY)
 @click.option("--message", "messages", multiple=True, metavar="TEXT", help="Say this and end; repeatable.")
-@click.option("--system", default="", metavar="TEXT", help="The system message of a new agent.")
+@click.option("--system", default="", metavar="TEXT", help="System prompt of a new agent.")
 @click.option(
     "--model",
     default="",
     help="The model's name; without it the default model. What it needs is started: see below.",
 )
 @click.option("--keep", is_flag=True, help="Leave running what --model has started.")
-@click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), metavar="N", help="The longest answer.")
+@click.option("--max-tokens", type=click.IntRange(1, 2**32 - 1), metavar="N", help="Max tokens of an answer.")
 @click.option("--temperature", type=float, metavar="N", help="0 is greedy; by default the model's own.")
 @client_options
 def chat(
@@ -96,14 +96,14 @@ def chat(
     max_tokens: int | None,
     temperature: float | None,
 ) -> None:
-    """Talk with AGENT, line by line from standard input. The server remembers what was said before.
+    """Chat with AGENT, line by line from standard input. The server remembers what was said before.
 
     AGENT defaults to "chat". At a terminal lines are edited, /help says how, and Ctrl-C stops an answer, of which
     nothing is then remembered.
 
     With --model, a name, hub id or directory as for `agentmem up`, that model is loaded first. If no gateway runs at
     the default address, `agentmem up` is started in the background, with its own settings, and stopped when the chat
-    ends; the model is fetched first if needed. It writes to logs/up.log in the data directory.
+    ends; the model is downloaded first if needed. It writes to logs/up.log in the data directory.
     """
     given = AskOptions()
     if max_tokens is not None:
@@ -120,6 +120,7 @@ def chat(
 
 def _talk(client: Client, conversation: Conversation, messages: Sequence[str]) -> None:
     client.ask(conversation.open)
+    wait_for_load(client, conversation.model_id)
     if not messages and not client.as_json and _at_terminal():
         talk_at_terminal(client, conversation)
         return

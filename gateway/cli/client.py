@@ -102,7 +102,7 @@ def _file(flag: str, variable: str | None, text: str) -> Callable[[Callable[...,
 
 
 CONNECTION: Final = (
-    _file("--key-file", None, f"A file with the key to show; without it {KEY} of the environment."),
+    _file("--key-file", None, f"A file with the API key; without it {KEY} of the environment."),
     click.option("--tls", is_flag=True, envvar="AGENTMEM_TLS", help="The gateway has TLS."),
     _file("--ca", "AGENTMEM_CA", "Who signed the gateway's certificate; PEM. Implies --tls."),
     _file("--client-cert", "AGENTMEM_CLIENT_CERT", "The certificate to show; PEM. Implies --tls."),
@@ -126,12 +126,12 @@ def given_key(file: Path | None) -> str:
     key = _read("--key-file", file).decode("ascii", "replace") if file else os.environ.get(KEY, "")
     key = key.strip()
     if not (key.isascii() and (key.isprintable() or not key)):
-        raise Mistake(f"what {'--key-file' if file else KEY} has is no key")
+        raise Mistake(f"what {'--key-file' if file else KEY} has is no API key")
     return key
 
 
 def asks_for_key(address: str) -> str:
-    return f"the gateway at {address} asks for a key; give one in {KEY}, or in a file with --key-file"
+    return f"the gateway at {address} asks for an API key; give one in {KEY}, or in a file with --key-file"
 
 
 def warn_of_clear_text(key: str, address: str, *, tls: bool) -> None:

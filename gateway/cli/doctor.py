@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import platform
-import resource
 import signal
 import sys
 import tempfile
@@ -12,9 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
-from importlib import metadata
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -22,23 +17,19 @@ from rich.console import Console
 from rich.text import Text
 
 from agentmem.console import FOLD, LINE, console, json_option, table
-from agentmem.process.checkup import Checks, Finding, Findings, State, ok, parse, problem, unknown, warning
+from agentmem.process.checkup import Finding, State, parse, unknown
 from agentmem.words import printable
 from gateway.cli.text import counted
-from gateway.cli.up import preflight
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.parameters import UpCommand
-from gateway.cli.up.readiness import NAMES, unready
 from gateway.cli.up.settings import (
     UpSettings,
     flags,
-    gateway_settings,
     service_arguments,
     store_environment,
     up_settings,
 )
 
-SETTINGS = UpSettings
 MOST_SECONDS = 120.0
 """Opening a model with a large vocabulary takes seconds."""
 
@@ -78,7 +69,7 @@ async def _of_services(settings: UpSettings, given: Mapping[str, Any]) -> list[F
     own = flags({f"no_{name}" if value is False else name: value is False or value for name, value in given.items()})
     arguments = service_arguments(settings)
     return [
-        *await findings_of("gateway", "gateway.cli.doctor", own, {}),
+        *await findings_of("gateway", "gateway.cli.up.checks", own, {}),
         *await findings_of("store", "cache_service.doctor", arguments.store, store_environment(settings)),
         *await findings_of("worker", "inference_service.doctor", arguments.worker, preload_here().environment),
     ]
@@ -140,65 +131,3 @@ def to_json(found: Sequence[Finding]) -> str:
     sums = {"warnings": State.WARNING, "problems": State.PROBLEM, "not_checked": State.UNKNOWN}
     counts = {name: states[state] for name, state in sums.items()}
     return json.dumps({"well": status(found) == 0, **counts, "findings": [asdict(each) for each in found]}, indent=2)
-
-
-def checks(settings: UpSettings) -> Checks:
-    """Return the checks of a gateway that `agentmem up` would start."""
-    return {
-        "versions": lambda: [ok(f"agentmem {metadata.version('agentmem')}, Python {platform.python_version()}")],
-        "settings": partial(start, settings),
-        "open files": partial(open_files, settings),
-        "BLAS": blas,
-        "running": lambda: [judge_running(asyncio.run(running(settings.run_directory)))],
-        "ports": partial(ports, settings),
-    }
-
-
-def start(settings: UpSettings) -> Findings:
-    """Check what `agentmem up` checks first. Raises Mistake."""
-    preflight.check(settings)
-    return [ok("data directory, models, keys and certificates are as they should be")]
-
-
-def open_files(settings: UpSettings) -> Findings:
-    """Check the soft limit, which services inherit, against their connections."""
-    soft, connections = resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2 * gateway_settings(settings).max_connections
-    if soft == resource.RLIM_INFINITY or soft >= connections + _OWN_FILES:
-        return [ok("any number" if soft == resource.RLIM_INFINITY else f"{soft:,} per process")]
-    few = f"{soft:,} per process: enough for {max(0, soft - _OWN_FILES):,} of {connections:,} connections"
-    state = problem if soft < _OWN_FILES else warning if soft < _FEW_FILES else ok
-    raised = f"ulimit -n {connections + _OWN_FILES}; LimitNOFILE in a systemd unit, NumberOfFiles in a launchd plist"
-    return [state(few, raised)]
-
-
-def blas() -> Findings:
-    """Report the BLAS that is preloaded into the worker."""
-    found = preload_here()
-    what = found.message.replace("preloaded", "is preloaded into the worker by agentmem up")
-    return [warning(what, found.advice) if found.advice else ok(what or "none is preloaded: MLX brings what it needs")]
-
-
-async def running(run: Path) -> dict[str, str]:
-    """Return each listening service, with why it is not ready, or ""."""
-    found = {name: await unready(run, name, _ANSWER_SECONDS) for name in NAMES}
-    return {name: reason for name, reason in found.items() if reason is not None}
-
-
-def judge_running(found: Mapping[str, str]) -> Finding:
-    if not found:
-        return ok("no service of Agentmem runs on this run directory")
-    facts = {name: reason or "ready" for name, reason in found.items()}
-    wrong = [f"the {name} is not ready ({reason})" for name, reason in found.items() if reason]
-    wrong += [f"no {name} runs, but there is the {' and the '.join(found)}" for name in NAMES if name not in found]
-    if not wrong:
-        return ok("store, worker and gateway run and are ready", facts=facts)
-    advice = "wait if a model is being loaded; else read that service's log, or stop the rest before `agentmem up`"
-    return warning(", ".join(wrong), advice, facts)
-
-
-def ports(settings: UpSettings) -> Findings:
-    """Check that ports are free, unless services run. Raises Mistake."""
-    if asyncio.run(running(settings.run_directory)):
-        return [ok("not checked while services run here")]
-    preflight.check_ports(settings)
-    return [ok("all can be had")]

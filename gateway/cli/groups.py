@@ -39,7 +39,7 @@ class DefaultGroup(click.Group):
         name = args[0]
         unknown = name not in self.commands and not name.startswith("-") and not get_close_matches(name, self.commands)
         if unknown and not ctx.resilient_parsing:
-            does = {"show": "shows it", "pull": "fetches it"}
+            does = {"show": "shows it", "pull": "downloads it"}
             ways = [f"`{ctx.command_path} {each} {name}` {does[each]}" for each in does if each in self.commands]
             raise mistake(f"{ctx.command_path} has no command {name!r}; {', '.join(ways)}")
         return super().resolve_command(ctx, args)

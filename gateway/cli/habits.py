@@ -21,7 +21,7 @@ _SAME: Final[Mapping[str, tuple[str, ...]]] = {
 _ANSWERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("rm", "delete", "remove"),
-        "`agentmem agents delete AGENT` erases a memory; a pulled model is in the hub's cache, and "
+        "`agentmem agents delete AGENT` deletes a memory; a downloaded model is in the hub's cache, and "
         "`hf cache rm model/OWNER/NAME` deletes it",
     ),
     **dict.fromkeys(
@@ -30,7 +30,7 @@ _ANSWERS: Final[Mapping[str, str]] = {
     ),
     "status": "`agentmem models` shows which models are loaded, `agentmem top` what runs, `agentmem doctor` what is "
     "wrong",
-    "logs": "`agentmem up` writes to its terminal, one that `chat` or `launch` started to logs/up.log in its --data",
+    "logs": "`agentmem up` writes to logs/up.log in its --data, at a terminal or started by `chat` or `launch`",
     "help": "`agentmem --help`, or `agentmem COMMAND --help`",
     "version": "`agentmem --version`",
 }

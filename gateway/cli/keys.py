@@ -60,7 +60,7 @@ _data_option = click.option(
 
 @click.group()
 def keys() -> None:
-    """Make, list and revoke the keys that callers of a gateway show."""
+    """Make, list and revoke API keys, which callers of a gateway send."""
 
 
 @keys.command()
@@ -73,7 +73,7 @@ def keys() -> None:
 @_kept
 @json_option
 def create(namespace: str, label: str, expires: str | None, place: Place, as_json: bool, **limits: Any) -> None:
-    """Make a key and write it to standard output, only this once: a hash of it is kept."""
+    """Make an API key and write it to standard output, only this once: a hash of it is kept."""
     now = datetime.now(UTC).replace(microsecond=0)
     ends = moment(expires, now) if expires else None
     key, shown = new(namespace, now, label=printable(label), expires=ends, **limits)
@@ -91,7 +91,7 @@ def create(namespace: str, label: str, expires: str | None, place: Place, as_jso
 @_kept
 @json_option
 def list_keys(place: Place, as_json: bool) -> None:
-    """List the keys, without their secrets."""
+    """List the API keys, without their secrets."""
     now, known = datetime.now(UTC), place.read().values()
     if as_json:
         write_json([as_dict(key, now) for key in known])
@@ -117,7 +117,7 @@ def keys_table(known: Iterable[ApiKey], now: datetime) -> Table:
 @click.argument("key_id", metavar="ID")
 @_kept
 def revoke(key_id: str, place: Place) -> None:
-    """Revoke the key of this id. Gateways refuse it from then on, and end what it has running."""
+    """Revoke the API key of this id. Gateways refuse it from then on, and end what it has running."""
     if key_id not in place.read():
         raise click.ClickException(f"{place} has no key {printable(key_id)}; `agentmem keys list` lists them")
     place.change(lambda known: known.pop(key_id, None))
@@ -128,7 +128,7 @@ def revoke(key_id: str, place: Place) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @_kept
 def import_keys(file: Path, place: Place) -> None:
-    """Add the keys of FILE to those of a cluster (--cluster) or of another file.
+    """Add the API keys of FILE to those of a cluster (--cluster) or of another file.
 
     All or none: nothing is added if another key has the same id. Existing keys stay, and keys that were revoked
     there since the last import come back. FILE does not change.

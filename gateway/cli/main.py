@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from agentmem.distribution import NAME
 from gateway.cli.groups import Lazy, program
 from gateway.cli.habits import Habits
 from gateway.rings import of_rings
@@ -14,24 +15,18 @@ from gateway.rings import of_rings
     cls=Habits,
     context_settings={"help_option_names": ["-h", "--help"]},
     commands=[
-        Lazy("agents", "gateway.cli.agents:agents", "Show, branch, move or erase agents."),
-        program(
-            "bench",
-            "Measure this machine, by name (agentmem bench --help).",
-            "benchmarks",
-            needs=("benchmarks.__main__",),
-            missing="the benchmarks come with a checkout of Agentmem: clone it, and run `make setup`",
-        ),
-        Lazy("chat", "gateway.cli.chat:chat", "Talk with an agent, line by line from standard input."),
+        Lazy("agents", "gateway.cli.agents:agents", "Show, branch, move or delete agents."),
+        Lazy("bench", "gateway.cli.bench.command:bench", "Measure this machine and a model, in a minute."),
+        Lazy("chat", "gateway.cli.chat:chat", "Chat with an agent, line by line from standard input."),
         Lazy("doctor", "gateway.cli.doctor:doctor", "Look what of this machine or its settings is wrong."),
-        Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke the keys that callers of a gateway show."),
+        Lazy("keys", "gateway.cli.keys:keys", "Make, list and revoke API keys, which callers of a gateway send."),
         Lazy(
             "launch", "gateway.cli.launch.command:launch", "Run a coding agent (Claude Code, Codex, …) on this server."
         ),
         Lazy("models", "gateway.cli.models:models", "Show, load, unload, search or pull models."),
         program(
             "store",
-            "Check, weigh or recover a data directory (agentmem store --help).",
+            "Check or recover a data directory, show its disk usage (agentmem store --help).",
             "cache_service.offline.commands",
             needs=("pydantic_settings",),
         ),
@@ -40,7 +35,7 @@ from gateway.rings import of_rings
         *(command for ring in of_rings("cli") for command in ring.COMMANDS),
     ],
 )
-@click.version_option(package_name="agentmem", prog_name="agentmem")
+@click.version_option(package_name=NAME, prog_name="agentmem")
 def main() -> None:
     """An inference server that gives every LLM agent a persistent memory: its KV cache.
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -17,9 +17,11 @@ from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
 from agentmem.words import printable
 from gateway.api.contract_json import to_json
-from gateway.api.reports import state_name
+from gateway.api.reports import load_words, state_name
 from gateway.cli.client import NOT_EMPTY, Client, client_options
 from gateway.cli.groups import DefaultGroup, program
+from gateway.cli.live_line import LiveLine
+from gateway.cli.loading import loaded
 from gateway.cli.text import described
 
 _STEP: Final = 0.1
@@ -28,7 +30,7 @@ _STEP: Final = 0.1
 Report = Callable[[str, float], None]
 
 _SEARCH = "Look for models on the hub, and say whether they fit this machine's memory. Nothing is downloaded."
-_PULL = "Fetch a model from the hub, after saying how large it is and whether it fits this machine's memory."
+_PULL = "Download a model from the hub, after saying how large it is and whether it fits this machine's memory."
 _HUB_NEEDS = ("huggingface_hub", "mlx_lm", "mlx.core")
 
 _name_argument = click.argument("name", type=NOT_EMPTY)
@@ -78,19 +80,21 @@ def load(client: Client, name: str) -> None:
     """
 
     async def question(agentmem: AsyncClient) -> Model | None:
-        model = None
-        with progress(name, as_json=client.as_json) as report:
-            async for step in agentmem.models.loading(name):
-                report(step.stage, step.progress)
-                model = step.model
+        if sys.stdout.isatty() and not client.as_json:
+            with LiveLine(sys.stdout) as line:
+                return await loaded(agentmem, name, line)
+        model, report = None, _write_step if client.as_json else lines(click.echo)
+        async for step in agentmem.models.loading(name):
+            report(step.stage, step.progress)
+            model = step.model
         return model
 
     found = client.ask(question)
     assert found is not None
     model = found.raw
     hot = f"; {model.memory.agents_4k:,} agents of 4,096 tokens fit hot" if model.HasField("memory") else ""
-    loaded = f"{printable(model.model_id)} is loaded: {byte_size(model.weight_bytes)} of weights{hot}"
-    client.show({"stage": "ready", "progress": 1.0, "model": to_json(model)}, loaded)
+    told = f"{printable(model.model_id)} is loaded: {byte_size(model.weight_bytes)} of weights{hot}"
+    client.show({"stage": "ready", "progress": 1.0, "model": to_json(model)}, told)
 
 
 @models.command()
@@ -110,18 +114,6 @@ def unload(client: Client, name: str) -> None:
         waiting.stop()
     unloaded = f"was unloaded, freed {byte_size(freed)}" if freed else "was not loaded"
     client.show({"model_id": name, "freed_bytes": freed}, f"{printable(name)} {unloaded}")
-
-
-@contextmanager
-def progress(name: str, *, as_json: bool) -> Iterator[Report]:
-    """Show a load as JSON, as one changing line on a terminal, or as lines."""
-    if as_json:
-        yield _write_step
-    elif not sys.stdout.isatty():
-        yield lines(click.echo)
-    else:
-        with console().status("") as shown:
-            yield lambda stage, share: shown.update(Text(f"{printable(name)}: {_words(stage)} {share:.0%}"))
 
 
 def _write_step(stage: str, share: float) -> None:
@@ -176,6 +168,8 @@ def errors_of(found: Sequence[model_pb2.Model]) -> Iterator[str]:
 def _notes(model: model_pb2.Model) -> Iterator[str]:
     if model.is_default:
         yield "default"
+    if model.HasField("progress"):
+        yield load_words(model.progress)
     if model.pinned:
         yield "pinned"
     if model.HasField("ttl"):

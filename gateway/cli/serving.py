@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -16,7 +16,8 @@ from agentmem.process.model_sources import parse
 from agentmem.words import printable
 from gateway.cli.client import Client
 from gateway.cli.groups import needing_servers
-from gateway.cli.models import progress
+from gateway.cli.live_line import LiveLine
+from gateway.cli.loading import loaded, waited_for
 
 _NAMED: Final = 10
 
@@ -36,13 +37,13 @@ def answers(client: Client) -> bool:
 
 @contextmanager
 def serving(client: Client, model: str, *, keep: bool) -> Iterator[Served]:
-    """Yield a gateway that has loaded `model`, as for `agentmem up --model`.
+    """Yield a gateway that has loaded `model`, as for `agentmem up --model`. "" is the default model.
 
     If nobody listens at the default address, a stack is started in the background, and stopped at the end of the block,
     unless `keep`, or of this process. Raises ClickException.
     """
     if answers(client):
-        name = _name(model)
+        name = _name(model) if model else client.ask(lambda agentmem: agentmem.default_model())
         load(client, name, model)
         yield Served(client, name)
         return
@@ -68,7 +69,7 @@ def _name(model: str) -> str:
 
 
 def load(client: Client, name: str, given: str) -> None:
-    """Load a model if needed. If this key may not, the first turn does."""
+    """Load a model if needed. If this key may not, another's load is waited for, and the first turn loads it."""
 
     async def question(agentmem: AsyncClient) -> None:
         try:
@@ -82,17 +83,26 @@ def load(client: Client, name: str, given: str) -> None:
             ) from error
         if model.state == "loaded":
             return
-        try:
-            if not client.as_json and not shows:
-                note(f"loading {name}…")
-            with progress(name, as_json=False) if shows else nullcontext(lambda *_: None) as report:
-                async for step in agentmem.models.loading(name):
-                    report(step.stage, step.progress)
-        except errors.PermissionDenied:
-            return
+        if not client.as_json and not sys.stderr.isatty():
+            note(f"loading {name}…")
+        with LiveLine(sys.stderr) as line:
+            try:
+                await loaded(agentmem, name, line)
+            except errors.PermissionDenied:
+                await waited_for(agentmem, name, line)
 
-    shows = sys.stdout.isatty() and not client.as_json
     client.ask(question)
+
+
+def wait_for_load(client: Client, name: str) -> None:
+    """At a terminal, wait until a model that is being loaded is there."""
+
+    async def question(agentmem: AsyncClient) -> None:
+        with LiveLine(sys.stderr) as line:
+            await waited_for(agentmem, name, line)
+
+    if sys.stderr.isatty() and not client.as_json:
+        client.ask(question)
 
 
 def note(text: str) -> None:

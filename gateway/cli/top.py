@@ -28,7 +28,7 @@ _WIDEST: Final = 250
 _NAME: Final = {"no_wrap": True, "max_width": 40}
 _STATES: Final = {"up": "green", "not_ready": "yellow", "down": "bold red"}
 
-_TEXTS: Final = dict.fromkeys(("process", "state", "time to"), LINE) | dict.fromkeys(
+_TEXTS: Final = dict.fromkeys(("process", "state", "latency"), LINE) | dict.fromkeys(
     ("model", "agent", "namespace"), _NAME
 )
 """Text columns; all others have numbers, on the right."""
@@ -48,7 +48,7 @@ Json = dict[str, Any]
 @click.option("--once", is_flag=True, help="Show what lies between two readings, and end; so it is without a terminal.")
 @http_options
 def top(door: Door, interval: float, once: bool, as_json: bool) -> None:
-    """Show what gateway, worker and store do: requests, tokens, times, hits, pool, disk, turns.
+    """Show what gateway, worker and store do: requests, tokens, latencies, cache hits, pool, disk, turns.
 
     Ctrl-C ends it. If there are keys, an admin's is needed. --json writes the answer of GET /v1/overview as a line for
     each interval, or once with --once. Without a terminal --once is implied.
@@ -129,8 +129,8 @@ class Screen:
                 *_table("process, state, req/s, failed/s, memory, CPU, uptime, version", processes),
                 *(Text(f"{service}: {printable(why)}", "yellow") for service, why in whys),
             ],
-            _table("model, state, running, waiting, decode/s, prefill/s, hits, pool", map(_model, models)),
-            _table("model, time to, p50, p95, p99, measured", (row for each in models for row in _latencies(each))),
+            _table("model, state, running, waiting, decode/s, prefill/s, cache hit, pool", map(_model, models)),
+            _table("model, latency, p50, p95, p99, measured", (row for each in models for row in _latencies(each))),
             [table({"name": LINE, "value": LINE}, _room(overview), show_header=False)],
             _table("agent, state, for, model, namespace", (_turn(each, at) for each in overview["turns_running"])),
         ]
@@ -171,7 +171,8 @@ def _model(told: Json) -> Iterator[str | Text]:
 
 
 def _latencies(model: Json) -> Iterator[Iterable[str]]:
-    firsts = {f"first token, {tier}": latency for tier, latency in model["time_to_first_token"].items()}
+    by_tier = model["time_to_first_token"].items()
+    firsts = {f"TTFT, {'computed' if tier == 'none' else tier}": latency for tier, latency in by_tier}
     for what, latency in {**firsts, "between tokens": model["inter_token_latency"]}.items():
         if latency:
             percentiles = (duration(latency[f"p{percent}_seconds"]) for percent in (50, 95, 99))

@@ -1,7 +1,9 @@
 """Turns as lines for people."""
 
+from collections.abc import Iterable
+
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
-from agentmem.words import cached_tokens, cut_short, printable, short_name, tier_name
+from agentmem.words import cut_short, printable, short_name, tier_name
 from gateway.cli.text import iso_time
 
 _LAYOUT = "\n\t"
@@ -10,19 +12,16 @@ _LAYOUT = "\n\t"
 def turn_line(
     cache: types_pb2.CacheReport, ended: inference_pb2.Finished | workflow_pb2.AgentSpoke | workflow_pb2.AgentListened
 ) -> str:
-    """Return match, tokens reused per tier, time to first token or of the prefill, tokens per second, and
-    exceptions."""
+    """Return match, cache hit, TTFT, tokens per second, and exceptions."""
     usage, timings = ended.usage, ended.timings
-    reused = f"reused {cached_tokens(usage):,} of {usage.prompt_tokens:,} tokens"
-    tiers = ", ".join(f"{tier_name(part.tier)} {part.tokens:,}" for part in usage.cached)
-    parts = [match_name(cache).upper(), f"{reused} ({tiers})" if tiers else reused]
+    parts = [match_name(cache).upper(), cache_hit(usage.cached, usage.prompt_tokens)]
     decode = timings.decode.ToTimedelta().total_seconds()
     if usage.completion_tokens:
-        parts.append(f"first token {timings.time_to_first_token.ToTimedelta().total_seconds():.2f} s")
+        parts.append(f"TTFT {timings.time_to_first_token.ToTimedelta().total_seconds():.2f} s")
         if decode > 0:
             parts.append(f"{usage.completion_tokens / decode:.1f} tokens/s")
     else:
-        parts.append(f"prefilled in {timings.prefill.ToTimedelta().total_seconds():.2f} s")
+        parts.append(f"prefill {timings.prefill.ToTimedelta().total_seconds():.2f} s")
     missed = short_name(types_pb2.MissReason.DESCRIPTOR, cache.miss_reason)
     if missed and cache.match != types_pb2.MATCH_NEW:  # a new agent has nothing to miss
         parts.append(f"missed: {missed}")
@@ -31,6 +30,15 @@ def turn_line(
     if ended.replayed:
         parts.append("replayed")
     return " · ".join(part for part in parts if part)
+
+
+def cache_hit(cached: Iterable[types_pb2.TierTokens], prompt_tokens: int) -> str:
+    """Return "cache hit 12/20 (60 %): hot 7, warm 5", of a prompt's tokens."""
+    tiers = {tier_name(part.tier): part.tokens for part in cached}
+    hit = sum(tiers.values())
+    share = f"cache hit {hit:,}/{prompt_tokens:,} ({100 * hit / max(1, prompt_tokens):.0f} %)"
+    listed = ", ".join(f"{tier} {tokens:,}" for tier, tokens in tiers.items())
+    return f"{share}: {listed}" if tiers else share
 
 
 def match_name(cache: types_pb2.CacheReport) -> str:

@@ -94,7 +94,7 @@ class RoutedWorker:
             raise
         if unheard := await self._forget(request):
             raise errors.Unavailable(
-                f"the agent is erased, but {', '.join(unheard)} may still have KV of it in memory; repeat this to be"
+                f"the agent is deleted, but {', '.join(unheard)} may still have KV of it in memory; repeat this to be"
                 " sure",
                 retry_after=1.0,
             )

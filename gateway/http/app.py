@@ -22,11 +22,13 @@ from gateway.api.completions import CompletionRequest, completion_exchange
 from gateway.api.messages import messages_exchange
 from gateway.api.messages_schema import MessagesRequest
 from gateway.api.models import anthropic_model, anthropic_page, openai_list, openai_model
+from gateway.api.reports import load_dict
 from gateway.api.responses import response_exchange
 from gateway.api.responses_schema import ResponseRequest
 from gateway.edge.admission import Admission
 from gateway.edge.callers import Authenticator
 from gateway.http.guards import Guard
+from gateway.http.history import History
 from gateway.http.kept_responses import KeptResponses
 from gateway.http.middleware import (
     ALIVE,
@@ -79,17 +81,20 @@ class HttpServer:
         authenticator: Authenticator,
         admission: Admission,
         unready: Callable[[], str],
+        loading: Callable[[], model_pb2.Model | None],
         routes: Iterable[Route] = (),
         own: Mapping[str, Service] = MappingProxyType({}),
     ) -> None:
-        """`unready` returns why no turn could run, or nothing; `own` are services of this process, by their full
-        names.
+        """`unready` returns why no turn could run, or nothing, and `loading` the model that is waited for; `own` are
+        services of this process, by their full names.
         """
         self._worker = worker
         self._metrics = metrics
         self._unready = unready
+        self._loading = loading
         self._page = settings.ui
         self.draining = False
+        self.history = History(settings)
         finder = Finder(worker, keep=settings.anonymous == "keep", expiry=settings.expiry)
         kept = KeptResponses(worker)
         turns = Turns(worker, finder, settings, metrics, kept)
@@ -107,7 +112,8 @@ class HttpServer:
                 Route("/v1/models", self._models),
                 Route("/v1/models/{id:path}", self._model),
                 *rest_routes(turns, own),
-                Route("/v1/overview", Overview(settings, metrics.registry, worker).serve),
+                Route("/v1/overview/history", self.history.serve),
+                Route("/v1/overview", Overview(settings, metrics.registry, worker, loading).serve),
                 *routes,
                 *(page_routes() if settings.ui else []),
                 Route(ALIVE, self._alive),
@@ -134,10 +140,14 @@ class HttpServer:
         return JSONResponse({"status": "alive"})
 
     async def _ready(self, _: Request) -> Response:
-        reason = "the gateway is shutting down" if self.draining else self._unready()
-        if reason:
-            return JSONResponse({"status": "not ready", "reason": reason}, 503, {"retry-after": "1"})
-        return JSONResponse({"status": "ready"})
+        if not (reason := self.unready()):
+            return JSONResponse({"status": "ready"})
+        model = self._loading()
+        loading = {"loading": load_dict(model)} if model is not None and not self.draining else {}
+        return JSONResponse({"status": "not ready", "reason": reason, **loading}, 503, {"retry-after": "1"})
+
+    def unready(self) -> str:
+        return "the gateway is shutting down" if self.draining else self._unready()
 
     async def _root(self, request: Request) -> Response:
         """Send a browser to the page."""

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import version
 from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
+from agentmem.distribution import version
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
 from gateway.api.endpoints import Endpoint, Kind
@@ -89,6 +89,9 @@ OPERATIONS: Final[Mapping[tuple[str, str], Operation]] = {
         " percentiles are since the reading before, which is at least a second ago and shared by all who ask",
         "Operations",
     ),
+    ("GET", "/v1/overview/history"): Operation(
+        "What the page's charts show, for admins: a point for each 5 seconds of the last 15 minutes", "Operations"
+    ),
     **{
         ("GET", path): Operation("Whether the gateway lives, or could run a turn", "Operations")
         for path in sorted(PROBES)
@@ -129,7 +132,7 @@ def document() -> Json:
         "openapi": "3.1.0",
         "info": {
             "title": "Agentmem",
-            "version": version("agentmem"),
+            "version": version(),
             "summary": "Persistent memory for LLM agents: the HTTP API",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

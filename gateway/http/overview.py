@@ -3,10 +3,10 @@
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
@@ -14,11 +14,14 @@ from starlette.responses import JSONResponse, Response
 
 from agentmem import layout
 from agentmem.addresses import parse_address
+from agentmem.v1 import model_pb2
+from gateway.api.reports import load_line
 from gateway.api.validation import Json
 from gateway.edge.authorization import require_admin
 from gateway.edge.callers import caller
-from gateway.pages import Page, Service, condition, histogram_quantile, increase, read_page, restarted
+from gateway.http.charts import point
 from gateway.running import RunningTurns
+from gateway.scraping import Samples, Service, condition, histogram_quantile, increase, restarted, scrape
 from gateway.settings import GatewaySettings
 
 _FRESH_SECONDS: Final = 1.0
@@ -45,20 +48,25 @@ OF_WORKER: Final = (
 )
 """Series asked of the worker, which decodes while it writes its page: half of all lines."""
 
-Pages = Mapping[Service, Page | str]
+Pages = Mapping[Service, Samples | str]
 """A page, or why there is none."""
 
 
 class Overview:
     """Reads the pages, at most once a second for all who ask. Event loop only."""
 
-    def __init__(self, settings: GatewaySettings, registry: CollectorRegistry, running: RunningTurns) -> None:
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        registry: CollectorRegistry,
+        running: RunningTurns,
+        loading: Callable[[], model_pb2.Model | None],
+    ) -> None:
+        """`loading` is HttpServer's."""
+        self._loading = loading
         self._registry = registry
         self._running = running
-        self._addresses: dict[Service, str] = {
-            "worker": settings.worker_metrics or _offset(settings.metrics, layout.WORKER_METRICS),
-            "store": settings.store_metrics or _offset(settings.metrics, layout.STORE_METRICS),
-        }
+        self._addresses: dict[Service, str] = {name: metrics_address(settings, name) for name in ("worker", "store")}
         self._reading = asyncio.Lock()
         self._read_at = -math.inf
         self._pages: Pages = {}
@@ -73,34 +81,46 @@ class Overview:
         async with self._reading:
             if time.monotonic() - self._read_at > _FRESH_SECONDS:
                 # Off the loop, where tokens would wait for some ms.
-                own = asyncio.to_thread(lambda: Page.of(self._registry.collect()))
+                own = asyncio.to_thread(lambda: Samples.of(self._registry.collect()))
                 pages = await asyncio.gather(own, *(self._page(name) for name in self._addresses))
                 found: Pages = dict(zip(("gateway", *self._addresses), pages, strict=True))
                 turns = self._running.to_json()  # before the answer's time, which none of them began after
                 read_at = time.monotonic()
                 seconds = read_at - self._read_at if self._pages else None
                 answer = await asyncio.to_thread(overview_of, found, self._pages, seconds, datetime.now(UTC))
-                self._answer = {**answer, "turns_running": turns}
+                self._say_why(answer["processes"])
+                self._answer = {**answer, "charts": point(answer), "turns_running": turns}
                 self._pages, self._read_at = found, read_at
             return self._answer
 
-    async def _page(self, service: Service) -> Page | str:
+    def _say_why(self, processes: list[Json]) -> None:
+        """Say of processes that wait for the load of a model how far it is, which their metrics do not have."""
+        if (model := self._loading()) is not None:
+            for each in processes:
+                if each["state"] == "not_ready":
+                    each["why"] = load_line(model)
+
+    async def _page(self, service: Service) -> Samples | str:
         if not (address := self._addresses[service]):
             return f"where the {service}'s page of metrics is, is not known; set --{service}-metrics"
-        return await read_page(service, address, OF_WORKER if service == "worker" else ())
+        return await scrape(service, address, OF_WORKER if service == "worker" else ())
 
 
-def _offset(metrics: str, offset: int) -> str:
-    """Return "" where the port is not known."""
-    address = parse_address(metrics) if metrics else None
-    return str(address.offset(offset)) if address is not None and address.port else ""
+def metrics_address(settings: GatewaySettings, service: Literal["worker", "store"]) -> str:
+    """Return where a service has its metrics; "" where the port is not known."""
+    given, offset = {
+        "worker": (settings.worker_metrics, layout.WORKER_METRICS),
+        "store": (settings.store_metrics, layout.STORE_METRICS),
+    }[service]
+    own = parse_address(settings.metrics) if settings.metrics else None
+    return given or (str(own.offset(offset)) if own is not None and own.port else "")
 
 
 def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetime) -> Json:
     """Rates are since the pages `before`, `seconds` earlier; null where a page is missing or its process has
     restarted.
     """
-    found = {service: page if isinstance(page, Page) else None for service, page in pages.items()}
+    found = {service: page if isinstance(page, Samples) else None for service, page in pages.items()}
     gateway, worker, store = (found.get(service) for service in ("gateway", "worker", "store"))
     grown = {service: _Growth.between(before.get(service), page, seconds) for service, page in pages.items()}
     first = "agentmem_time_to_first_token_seconds"
@@ -110,7 +130,7 @@ def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetim
         "processes": [_process(service, page, grown[service]) for service, page in pages.items()],
         "models": None if worker is None else _models(worker, grown["worker"]),
         "time_to_first_token": _latencies(grown["worker"].page, first),
-        "time_to_first_token_since_start": _latencies(worker or Page(), first),
+        "time_to_first_token_since_start": _latencies(worker or Samples(), first),
         "agents_by_tier": {
             **({} if worker is None else {"hot": worker.count("agentmem_cache_agents")}),
             **({} if store is None else store.counts("tier", "agentmem_cache_agents")),
@@ -130,12 +150,12 @@ def overview_of(pages: Pages, before: Pages, seconds: float | None, now: datetim
 class _Growth:
     """Empty without `seconds`, where the growth is not known."""
 
-    page: Page = field(default_factory=Page)
+    page: Samples = field(default_factory=Samples)
     seconds: float | None = None
 
     @classmethod
-    def between(cls, before: Page | str | None, after: Page | str, seconds: float | None) -> Self:
-        if not (isinstance(before, Page) and isinstance(after, Page)) or restarted(before, after):
+    def between(cls, before: Samples | str | None, after: Samples | str, seconds: float | None) -> Self:
+        if not (isinstance(before, Samples) and isinstance(after, Samples)) or restarted(before, after):
             return cls()
         return cls(increase(before, after), seconds)
 
@@ -143,9 +163,9 @@ class _Growth:
         return amount / self.seconds if self.seconds and amount is not None else None
 
 
-def _process(service: Service, page: Page | str, grown: _Growth) -> Json:
+def _process(service: Service, page: Samples | str, grown: _Growth) -> Json:
     state, why = condition(page)
-    known = page if isinstance(page, Page) else Page()
+    known = page if isinstance(page, Samples) else Samples()
     ended = {**grown.page.counts(*_RPCS), **grown.page.counts(*_REQUESTS)}
     failed = sum(count for code, count in ended.items() if code in _FAILED or code.startswith("5"))
     return {
@@ -164,7 +184,7 @@ def _process(service: Service, page: Page | str, grown: _Growth) -> Json:
     }
 
 
-def _models(worker: Page, grown: _Growth) -> list[Json]:
+def _models(worker: Samples, grown: _Growth) -> list[Json]:
     names = worker.by("model_id", "agentmem_num_requests_running")
     loaded = worker.by("model_id", "agentmem_model_info")
     return [
@@ -177,7 +197,7 @@ def _models(worker: Page, grown: _Growth) -> list[Json]:
     ]
 
 
-def _model(now: Page, grown: _Growth) -> Json:
+def _model(now: Samples, grown: _Growth) -> Json:
     prompt = {tier: grown.rate(tokens) for tier, tokens in _prompt_tokens(grown.page).items()}
     return {
         "running": now.count("agentmem_num_requests_running"),
@@ -199,17 +219,17 @@ def _model(now: Page, grown: _Growth) -> Json:
     }
 
 
-def _prompt_tokens(model: Page) -> dict[str, int]:
+def _prompt_tokens(model: Samples) -> dict[str, int]:
     reused = model.counts("tier", "agentmem_prompt_tokens_cached_total")
     return {**reused, "computed": max(0, (model.count("agentmem_prompt_tokens_total") or 0) - sum(reused.values()))}
 
 
-def _latencies(page: Page, name: str) -> dict[str, Json]:
+def _latencies(page: Samples, name: str) -> dict[str, Json]:
     found = {tier: _latency(page.where(tier=tier), name) for tier in page.by("tier", f"{name}_count")}
     return {tier: latency for tier, latency in found.items() if latency}
 
 
-def _latency(page: Page, name: str) -> Json | None:
+def _latency(page: Samples, name: str) -> Json | None:
     if not (count := page.count(f"{name}_count")):
         return None
     buckets = {float(bound): n for bound, n in page.by("le", f"{name}_bucket").items()}
@@ -217,7 +237,7 @@ def _latency(page: Page, name: str) -> Json | None:
     return {"count": count, **percentiles}
 
 
-def _disk(store: Page) -> Json:
+def _disk(store: Samples) -> Json:
     return {
         "bytes": store.counts("kind", "agentmem_cache_disk_bytes"),
         "limit_bytes": store.count("agentmem_cache_disk_limit_bytes"),
@@ -227,7 +247,7 @@ def _disk(store: Page) -> Json:
     }
 
 
-def _remote(store: Page) -> Json | None:
+def _remote(store: Samples) -> Json | None:
     up = store.total("agentmem_remote_up")
     if up is None:
         return None

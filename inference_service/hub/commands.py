@@ -36,7 +36,7 @@ _STEP: Final = 0.1
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Look for models on the hub, and fetch one."""
+    """Look for models on the hub, and download one."""
     hub_logging.set_verbosity(logging.ERROR)  # its warnings hold signed URLs
 
 
@@ -78,19 +78,19 @@ def search_command(words: tuple[str, ...], limit: int, any_format: bool, as_json
 
 @main.command("pull")
 @click.argument("model")
-@click.option("--anyway", is_flag=True, help="Fetch it although it would not run or not fit here.")
+@click.option("--anyway", is_flag=True, help="Download it although it would not run or not fit here.")
 @json_option
 def pull_command(model: str, anyway: bool, as_json: bool) -> None:
-    """Fetch MODEL, a hub id, into the hub's cache (HF_HOME), after a line with its size and whether it fits.
+    """Download MODEL, a hub id, into the hub's cache (HF_HOME), after a line with its size and whether it fits.
 
-    A model that would not run here, or for which the disk has no room, is refused before anything is fetched. An
+    A model that would not run here, or for which the disk has no room, is refused before anything is downloaded. An
     interrupted pull continues. HF_TOKEN is for gated and private models, HF_ENDPOINT names another hub. With --json
     there is a line for each step.
     """
     with _refusing_errors():
         place = _pulled(model, anyway=anyway, as_json=as_json)
     if place is not None:
-        _write(as_json, f"it is in {place}; talk: agentmem chat --model {printable(model)}", path=str(place))
+        _write(as_json, f"it is in {place}; chat: agentmem chat --model {printable(model)}", path=str(place))
         return
     here = cached(model)
     _write(as_json, f"{printable(model)} is here already, in {here}", path=str(here), missing_bytes=0)
@@ -101,27 +101,27 @@ def pull_command(model: str, anyway: bool, as_json: bool) -> None:
 def fetch_command(model: str) -> None:
     """Pull MODEL for `agentmem up` and `agentmem chat`.
 
-    Their worker may have other flags, so a model that config.json alone rules out is fetched, and a silent hub is left
-    to the worker.
+    Their worker may have other flags, so a model that config.json alone rules out is downloaded, and a silent hub is
+    left to the worker.
     """
     with _refusing_errors():
         try:
             _pulled(model, anyway=False, as_json=False, judged_only=True)
         except Unavailable as error:
-            click.echo(f"not fetched now: {report.here(printable(error.message))}; the worker tries again")
+            click.echo(f"not downloaded now: {printable(error.message)}; the worker tries again")
 
 
 def _pulled(model: str, *, anyway: bool, as_json: bool, judged_only: bool = False) -> Path | None:
-    """Fetch a model; return its place, or None if it was here.
+    """Download a model; return its place, or None if it was here.
 
-    `judged_only` also fetches what cannot be judged, and does nothing without network. Raises ClickException and
+    `judged_only` also downloads what cannot be judged, and does nothing without network. Raises ClickException and
     AgentmemError; Unavailable if the hub does not answer.
     """
     if judged_only and constants.is_offline_mode():
         return None
     given = _settings()
     if is_path(model) or is_directory(model):
-        raise click.UsageError(f"{model} is a path; there is nothing to fetch: agentmem up --model {model}")
+        raise click.UsageError(f"{model} is a path; there is nothing to download: agentmem up --model {model}")
     if cached(model) is not None:
         return None
     (candidate,) = look([Found(model)], given)
@@ -135,7 +135,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
     if not candidate.answered:
         raise Unavailable(candidate.problem)
     if (listing := candidate.listing) is None:
-        raise click.ClickException(report.here(candidate.problem))
+        raise click.ClickException(candidate.problem)
     if as_json:
         write_json(report.as_dict(candidate))
     else:
@@ -147,8 +147,8 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
     too_large = candidate.fits is False and candidate.runs
     if not candidate.fits and not anyway and (gated or too_large or not judged_only):
         flag = f"`agentmem models pull {printable(candidate.model_id)} --anyway`" if judged_only else "--anyway"
-        even_so = "" if gated else f"; {flag} fetches it even so"
-        raise click.ClickException(report.here(printable(report.what_fits(candidate))) + even_so)
+        even_so = "" if gated else f"; {flag} downloads it even so"
+        raise click.ClickException(printable(report.what_fits(candidate)) + even_so)
     check_disk(candidate.model_id, listing.missing)
 
 
@@ -171,7 +171,7 @@ def _refusing_errors() -> Iterator[None]:
     try:
         yield
     except AgentmemError as error:
-        raise click.ClickException(report.here(printable(error.message))) from error
+        raise click.ClickException(printable(error.message)) from error
     except KeyboardInterrupt:
         click.echo("stopped; the same command goes on with what is missing", err=True)
         sys.exit(_INTERRUPTED)
@@ -192,7 +192,7 @@ def _progress(candidate: Candidate, *, as_json: bool) -> Iterator[Callable[[floa
 
         yield line
         return
-    columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (TextColumn("downloading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console()) as bar:
         task = bar.add_task("", total=total)
         yield lambda share: bar.update(task, completed=share * total)

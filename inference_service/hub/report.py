@@ -16,11 +16,6 @@ from inference_service.models.sources import hub_host
 _FITS: Final = {True: ("yes", "green"), False: ("no", "red"), None: ("?", "yellow")}
 
 
-def here(message: str) -> str:
-    """Reword a message of the worker's."""
-    return message.replace(" of the worker", "").replace("load it again", "try again")
-
-
 def results(found: Sequence[Candidate]) -> Table:
     columns = {"model": {**FOLD, "min_width": 12}, "download": RIGHT, "memory": RIGHT}
     return table({**columns, "fits": LINE, "4K agents": RIGHT, "note": {**FOLD, "style": "dim"}}, map(_row, found))
@@ -87,5 +82,5 @@ def _note(candidate: Candidate) -> str:
         notes.append("gated")
     if candidate.fit is None and candidate.problem:
         about = f"model {candidate.model_id!r}"
-        notes.append(here(candidate.problem).removeprefix(about).lstrip(": "))
+        notes.append(candidate.problem.removeprefix(about).lstrip(": "))
     return "; ".join(notes)

@@ -218,7 +218,7 @@ def check_disk(source: str, missing: int) -> None:
     if missing > free:
         raise FailedPrecondition(
             f"model {source!r} needs {missing} bytes in {cache}, where {free} are free; make room there, or set "
-            "HF_HOME of the worker to a directory on a larger disk"
+            "HF_HOME to a directory on a larger disk"
         )
 
 
@@ -276,23 +276,23 @@ def refusal(source: str, error: Exception) -> AgentmemError:
         case HfHubHTTPError() if status in (401, 403, 404):
             said = (
                 f"{model}: {host} has none that the worker may read ({status}): look at the spelling, accept its terms "
-                f"there if it is gated, and set HF_TOKEN of the worker to a token that may read it, {directory}"
+                f"there if it is gated, and set HF_TOKEN to a token that may read it, {directory}"
             )
         case HfHubHTTPError() if status == 429 or status >= 500:
-            said = f"{model}: {host} answered {status}; complete files are kept, so load it again later"
+            said = f"{model}: {host} answered {status}; complete files are kept, so try again later"
             return Unavailable(said, _RETRY_SECONDS)
         case HfHubHTTPError():
             said = f"{model}: {host} answered {status}; look at the spelling, {directory}"
         case OSError(errno=number) if number in _UNUSABLE:
             said = (
-                f"{model}: {cache} cannot be used ({os.strerror(number)}); mend that, or set HF_HOME of the worker to "
-                "a directory on another disk"
+                f"{model}: {cache} cannot be used ({os.strerror(number)}); mend that, or set HF_HOME to a directory "
+                "on another disk"
             )
         case ValueError() | KeyError() | TypeError() | AttributeError() | AssertionError():
             said = f"{model}: {host} does not answer as a model hub does; check HF_ENDPOINT and the proxy, {directory}"
         case _:
             problem = "cannot be reached" if isinstance(error, (LocalEntryNotFoundError, _HTTP_ERROR)) else "broke off"
-            said = f"{model}: {host} {problem}; complete files are kept, so load it again when the network is there"
+            said = f"{model}: {host} {problem}; complete files are kept, so try again when the network is there"
             return Unavailable(f"{said}, {directory}", _RETRY_SECONDS)
     return FailedPrecondition(said)
 

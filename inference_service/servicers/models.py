@@ -14,7 +14,7 @@ from agentmem.v1 import model_pb2 as pb
 from agentmem.v1 import model_pb2_grpc
 from agentmem.validation import check_text
 from inference_service.engine.calibration import Calibration
-from inference_service.engine.device import device_bytes
+from inference_service.engine.device import device_and_version, device_bytes
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quality import Quality
 from inference_service.hub.candidates import Candidate
@@ -132,6 +132,8 @@ def _measured(model: LoadedModel) -> pb.Model:
         kv_bits_reason=model.setup.reason,
         calibration=_calibration(model.calibration) if model.calibration else None,
         fingerprint=model.fingerprint,
+        device=device_and_version(),
+        unmeasured=not model.setup.final,
         attention_paths=[
             pb.AttentionPath(
                 phase=report.phase, path=report.path, relative_error=report.relative_error, note=report.note

@@ -75,9 +75,10 @@ class Tokenizer:
 
     def break_specials(self, text: str, mark: str) -> str:
         """Put a mark after the first character of longer special tokens."""
-        return self._special_pattern.sub(
-            lambda found: found[0] if len(found[0]) == 1 else f"{found[0][0]}{mark}{found[0][1:]}", text
-        )
+        for special in {found[0] for found in self._special_pattern.finditer(text)}:
+            if len(special) > 1:
+                text = text.replace(special, f"{special[0]}{mark}{special[1:]}")
+        return text
 
     def has_special(self, text: str) -> bool:
         return self._special_pattern.search(text) is not None

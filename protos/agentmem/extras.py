@@ -3,14 +3,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from agentmem.distribution import install
+
 _OURS: Final = ("agentmem", "benchmarks", "cache_service", "gateway", "inference_service")
 
-BACKEND: Final = "metal" if sys.platform == "darwin" else "cpu"
+_BACKEND: Final = "metal" if sys.platform == "darwin" else "cpu"
 
-INSTALL: Final = (
-    "install MLX for this machine: make setup, or pip install 'agentmem[cpu]' ('agentmem[cuda13]' for an NVIDIA GPU; "
-    "a Mac needs a Python for arm64)"
-)
+
+def install_mlx() -> str:
+    return f"install MLX for this machine: make setup, or {_backend()} (a Mac needs a Python for arm64)"
 
 
 @contextmanager
@@ -22,6 +23,9 @@ def needing_servers(refusal: Callable[[str], BaseException] = SystemExit) -> Ite
         if (error.name or "").partition(".")[0] in _OURS:
             raise
         raise refusal(
-            f"this needs the services' packages, of which {error.name} is not installed: "
-            f"pip install 'agentmem[{BACKEND}]'{'' if BACKEND == 'metal' else ', or cuda13 for an NVIDIA GPU'}"
+            f"this needs the services' packages, of which {error.name} is not installed: {_backend()}"
         ) from error
+
+
+def _backend() -> str:
+    return f"{install(_BACKEND)}{'' if _BACKEND == 'metal' else ', or cuda13 for an NVIDIA GPU'}"

@@ -122,6 +122,15 @@ def test_the_readme_is_a_page_long() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
 
+def test_commands_of_the_readme_fit_a_phone() -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Two commands\n")[2].partition("\n## ")[0]
+    blocks = dict(re.findall(r"### ([^\n]+)\n\n```sh\n(.*?)```", section, re.DOTALL))
+    assert [*blocks] == ["Mac", "Linux", "NVIDIA GPU"]
+    for block in blocks.values():
+        assert block.count("\n") == 3
+        assert max(map(len, block.splitlines())) <= 42
+
+
 def test_flags_that_pages_name_exist() -> None:
     """In code within prose, and on command lines of `agentmem`."""
     known = {"--help"} | {flag for each in settings.CLASSES for flag in settings.flags(each)}

@@ -26,8 +26,9 @@ class Watched:
     """Peers of two servers that have nothing but their health."""
 
     def __init__(self, run_dir: Path) -> None:
+        self.why = ""
         self.servers = {
-            name: GrpcServer(f"unix:{run_dir}/{name}.sock", [(service, lambda *_: None, None)])
+            name: GrpcServer(f"unix:{run_dir}/{name}.sock", [(service, lambda *_: None, None)], asked=lambda: self.why)
             for name, service in SERVICES.items()
         }
         self.channels = {name: connect(server.address) for name, server in self.servers.items()}
@@ -69,6 +70,15 @@ async def test_each_change_is_told_once(run_dir: Path) -> None:
         assert (world.changes, world.up) == ([True, False], {"worker": False, "store": True})
         assert "worker" in world.peers.unready
         assert "store" not in world.peers.unready, "it serves"
+
+
+async def test_a_worker_says_why_it_does_not_serve(run_dir: Path) -> None:
+    """One that drains, or is broken, is not said to load."""
+    async with watched(run_dir) as world:
+        world.why = "the disk of /home/ada/x is full: ü"
+        await world.peers.look()
+        assert "the inference worker is NOT_SERVING: the disk of …/x is full: \\xfc" in world.peers.unready
+        assert world.peers.loading is None
 
 
 async def test_turns_need_the_worker_only(run_dir: Path) -> None:

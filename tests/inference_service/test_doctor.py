@@ -10,6 +10,8 @@ import mlx.core as mx
 import pytest
 from huggingface_hub import constants
 
+from agentmem.distribution import install
+from agentmem.extras import _BACKEND
 from agentmem.process import checkup
 from agentmem.process.checkup import Finding, State, parse
 from agentmem.process.service import CANNOT_SERVE
@@ -25,7 +27,7 @@ GB = 10**9
 @pytest.mark.slow("True")
 @pytest.mark.parametrize("there", [True, False])
 def test_without_mlx(there: bool, tmp_path: Path) -> None:
-    """Where plain `pip install agentmem` was used on Linux there is no MLX at all."""
+    """Where the package was installed without an extra on Linux there is no MLX at all."""
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx" / "__init__.py").touch()
     if there:
@@ -43,7 +45,7 @@ def test_without_mlx(there: bool, tmp_path: Path) -> None:
     assert line.startswith(f"agentmem-worker: MLX cannot be imported: {missing}; install MLX")
     _, (found,) = parse(ended("agentmem.process.checkup", "worker", "inference_service.doctor").stdout.encode())
     assert found.state is State.PROBLEM and missing in found.found
-    assert "pip install 'agentmem[" in line and "pip install 'agentmem[" in found.advice
+    assert install(_BACKEND) in line and install(_BACKEND) in found.advice
 
 
 @pytest.mark.skipif(mx.default_device().type != mx.DeviceType.cpu, reason="MLX computes on a GPU here")
@@ -155,7 +157,7 @@ def test_model_that_is_still_on_a_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
     found = findings(tmp_path, "owner/none")["model owner/none"]
-    assert found.state is State.WARNING and found.advice == "fetch it beforehand: agentmem models pull owner/none"
+    assert found.state is State.WARNING and found.advice == "download it before: agentmem models pull owner/none"
     found = findings(tmp_path, "owner/none", offline=True)["model owner/none"]
     assert found.state is State.PROBLEM and "offline" in found.found
     assert os.listdir(tmp_path) == []

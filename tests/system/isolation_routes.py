@@ -192,6 +192,7 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
     # The model that all share; but not where it is on the server's disk.
     ("GET", "/v1/cluster"): [Http("/v1/cluster", 403)],
     ("GET", "/v1/overview"): [Http("/v1/overview", 403)],
+    ("GET", "/v1/overview/history"): [Http("/v1/overview/history", 403)],
     ("GET", "/v1/models"): [Http("/v1/models", lambda got: _shared(*got.json()["data"]))],
     ("GET", "/v1/models/{id:path}"): [Http(f"/v1/models/{MODEL}", lambda got: _shared(got.json()))],
     ("GET", "/v1/model-registry"): [

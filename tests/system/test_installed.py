@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -70,7 +71,7 @@ def installed(wheel: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> None:
+async def test_the_client_and_the_commands(wheel: Path, installed: Path, tmp_path: Path) -> None:
     async with hosting("demo", "store", "worker", "gateway") as stack:
         environment = {"PATH": os.environ["PATH"], "AGENTMEM_ADDRESS": stack.grpc}
 
@@ -91,10 +92,16 @@ async def test_the_client_and_the_commands(installed: Path, tmp_path: Path) -> N
         assert "marco" in await run("agentmem", "agents")
         assert "demo" in await run("agentmem", "models")
         assert "no runs yet" in await run("agentmem", "workflows")
+        table = await run("agentmem", "bench")
+        assert table.startswith("**Agentmem 0.1.0, ") and "| TTFT, warm: read from disk |" in table
+        assert "come with a checkout" in await run("agentmem", "bench", "ttft", status=2)
         for server in SERVERS:
             said = await run(*server, status=1)
-            assert "pip install 'agentmem[" in said
+            assert f"pip install '{wheel}[" in said
             assert said.count("\n") == 1
+        adds_the_services = re.search(r"pip install '(.*?)'", said)
+        assert adds_the_services is not None
+        uv("pip", "install", "--dry-run", "--quiet", "--python", str(installed / "python"), adds_the_services[1])
         assert "No module named 'mlx'" in await run("python", "-c", "import mlx", status=1)
 
 

@@ -104,7 +104,7 @@ async def test_pins_and_probes(stack: Stack) -> None:
     assert (await told(stack, "show", "marco"))[0]["pinned"]
     assert not (await told(stack, "unpin", "marco"))["pinned"]
     held = (await told(stack, "show", "marco"))[0]["tokens"]
-    assert (await agentmem(stack, "probe", "marco", QUESTION)).startswith(f"EXTEND · would reuse {held} of ")
+    assert (await agentmem(stack, "probe", "marco", QUESTION)).startswith(f"EXTEND · cache hit {held}/")
     assert (await told(stack, "probe", "marco", QUESTION))["cache"]["match"] == "extend"
     assert (await told(stack, "show", "marco"))[0]["tokens"] == held
     assert "agent 'nobody' does not exist" in await agentmem(stack, "probe", "nobody", "x", fails=True)

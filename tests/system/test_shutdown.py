@@ -46,7 +46,7 @@ async def test_a_worker_ends_in_order(tiny: Path) -> None:
             while await serving(worker, "agentmem.v1.InferenceService"):
                 await asyncio.sleep(0.01)
         await unavailable(client.say("b", "hello", max_tokens=2), "shutting down")
-        await stack.until_ready(503)
+        await stack.until_ready(503, "the inference worker is NOT_SERVING: it is shutting down")
         last = inference_pb2.GenerateResponse()
         tokens = 0
         while (event := await call.read()) is not grpc.aio.EOF:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from agentmem.console import cluster_options, json_option, write_json
+from agentmem.distribution import install
 from agentmem.words import printable
 from cache_service.offline.commands import OfflineGroup, tell
 from cache_service.offline.findings import CannotCheck
@@ -28,7 +29,7 @@ def _server(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def with_server(*, cluster: str, survives: Any, schema: str, **given: Any) -> None:
         if importlib.util.find_spec("psycopg") is None:
-            raise CannotCheck("PostgreSQL's client is not there: pip install 'agentmem[cluster]'")
+            raise CannotCheck(f"PostgreSQL's client is not there: {install('cluster')}")
         from cache_service.cluster.postgres.settings import Settings
 
         times = {"statement_seconds": _SECONDS, "idle_seconds": _SECONDS}

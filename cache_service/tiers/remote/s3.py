@@ -30,6 +30,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
+from agentmem.distribution import install
 from agentmem.errors import DataLoss
 from agentmem.kv import blockfile
 from agentmem.kv.object_location import Location
@@ -116,7 +117,7 @@ def _from_files() -> "Boto3CredentialProvider | None":
     except ImportError:
         in_files = "AWS_PROFILE" in os.environ or (Path.home() / ".aws" / "credentials").exists()
         if in_files and not any(name in os.environ for name in _IDENTITIES):
-            raise RemoteRefused("keys in ~/.aws are read by boto3: pip install 'agentmem[aws]'") from None
+            raise RemoteRefused(f"keys in ~/.aws are read by boto3: {install('aws')}") from None
         return None
     try:
         return Boto3CredentialProvider()

@@ -3,37 +3,36 @@ process group of its own, because a terminal's Ctrl-C is for the command.
 """
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
-from rich.text import Text
 
 from agentmem import layout
-from agentmem.console import Mistake, console
+from agentmem.console import Mistake
 from agentmem.process.model_registry import register
-from agentmem.process.model_sources import DEMO, expanded, is_path, parse
+from agentmem.process.model_sources import parse
 from agentmem.words import printable
+from gateway.cli.live_line import LiveLine
+from gateway.cli.up.child import bound, detached
 from gateway.cli.up.default_model import check_hub, check_model
+from gateway.cli.up.fetching import fetch
 from gateway.cli.up.lock import holder_of, may_hold
 from gateway.cli.up.log_file import prepared
 from gateway.cli.up.preflight import check
-from gateway.cli.up.readiness import unready
+from gateway.cli.up.readiness import start_line, unready
 from gateway.cli.up.settings import UpSettings, flags, gateway_settings, up_settings
 
 _COMMAND: Final = "gateway.cli.main"
 _TAIL_LINES: Final = 5
-_INTERRUPTED: Final = 130
 _INTERVAL: Final = 0.1
 _PROBE_SECONDS: Final = 2.0
-_PULL_SECONDS: Final = 5.0
-"""For a download's end; what it has fetched is on disk."""
 
 
 class Stack(NamedTuple):
@@ -47,11 +46,11 @@ class Stack(NamedTuple):
 
 @contextmanager
 def stack(model: str, *, keep: bool) -> Iterator[Stack]:
-    """Yield the data directory's stack, or a new one with `model`, which is fetched first, and stopped unless `keep`.
-    Raises ClickException.
+    """Yield the data directory's stack, or a new one with `model`, which is downloaded first, and stopped unless
+    `keep`. "" is the default model of the settings. Raises ClickException.
     """
     known = _registered()
-    given = {} if model in known else {"model": [model, *up_settings({}).model]}
+    given = {} if not model or model in known else {"model": [model, *up_settings({}).model]}
     settings = up_settings(given)
     if (running := _running(settings)) is not None:
         yield running
@@ -61,7 +60,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
     if gateway_settings(settings).tls_cert is not None:
         raise Mistake(
             "tls_cert of the gateway is set, and what this command starts is asked without TLS; start it with "
-            f"`agentmem up`, and name it: --model {model} --gateway HOST:PORT --ca FILE"
+            f"`agentmem up`, and name it: --model {model or name} --gateway HOST:PORT --ca FILE"
         )
     patience = 3 * (settings.grace + layout.END_SECONDS)
     check_hub(settings, name)
@@ -69,10 +68,9 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
         fetch(parse(model)[1], settings)
     log, words = prepared(settings.data_directory), (_COMMAND, "up", *flags(given))
     start = log.stat().st_size
-    with nullcontext(_detached(words, log)) if keep else _bound(words, patience, log) as up:
+    with nullcontext(detached(words, log)) if keep else bound(words, patience, log) as up:
         try:
-            with console(stderr=True).status("") as waiting:
-                found = _wait(settings, up, _log_tail(waiting.update, log, start))
+            found = _wait(settings, up, partial(_tail, log, start))
         except BaseException:
             up.terminate()
             raise
@@ -85,7 +83,7 @@ def stack(model: str, *, keep: bool) -> Iterator[Stack]:
 
 def registered_name(model: str) -> str:
     known = _registered()
-    return model if model in known else parse(model)[0]
+    return model if model in known else parse(model)[0] if model else known[0]
 
 
 def _registered() -> list[str]:
@@ -96,68 +94,18 @@ def _registered() -> list[str]:
         raise Mistake(str(error)) from error
 
 
-def fetch(source: str, settings: UpSettings) -> None:
-    """Fetch a model, unless it is here. Raises Exit after a reported failure."""
-    if settings.offline or source == DEMO or is_path(source) or expanded(source).is_dir():
-        return
-    with _bound(("inference_service.hub", "fetch", source), _PULL_SECONDS, None) as fetching:
-        try:
-            status = fetching.wait()
-        except KeyboardInterrupt:  # the child has it, too, and reports it
-            with suppress(subprocess.TimeoutExpired):
-                fetching.wait(_PULL_SECONDS)
-            raise click.exceptions.Exit(_INTERRUPTED) from None
-    if status:
-        raise click.exceptions.Exit(status)
-
-
-@contextmanager
-def _bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module as a child that ends with this process or the block, at the latest after `patience` seconds.
-
-    It writes to `log`, or to standard error, and gets the terminal's Ctrl-C, too.
-    """
-    lifeline, end = os.pipe()
-    watched = (sys.executable, "-m", "agentmem.process.parent", str(lifeline), str(patience), *words)
-    with open(lifeline, "rb"), open(end, "wb") as ours:
-        with open(log, "ab") if log else nullcontext() as out:
-            child = subprocess.Popen(
-                watched,
-                stdin=subprocess.DEVNULL,
-                stdout=out or sys.stderr,
-                stderr=subprocess.STDOUT,
-                pass_fds=(lifeline,),
-                process_group=0 if out else None,
-            )
-        try:
-            yield child
-        finally:
-            ours.close()
-            child.wait()
-
-
-def _detached(words: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    with open(log, "ab") as out:
-        return subprocess.Popen(
-            (sys.executable, "-m", *words),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", told: Callable[[], str]) -> Stack:
+def _wait(settings: UpSettings, up: "subprocess.Popen[bytes]", tail: Callable[[], str]) -> Stack:
     """Wait until `up`, or a faster one, serves. Raises ClickException with its last lines."""
-    while True:
-        ended = up.poll() is not None
-        if (found := _running(settings, up.pid)) is not None:
-            return found
-        said = told()
-        holder = holder_of(settings.data_directory).get("pid", up.pid)
-        if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
-            raise click.ClickException(f"Agentmem could not be started; it wrote:\n{said}")
-        time.sleep(_INTERVAL)
+    with LiveLine(sys.stderr) as line:
+        while True:
+            ended = up.poll() is not None
+            if (found := _running(settings, up.pid)) is not None:
+                return found
+            holder = holder_of(settings.data_directory).get("pid", up.pid)
+            if ended and (holder == up.pid or not may_hold(settings.data_directory, holder)):
+                raise click.ClickException(f"Agentmem could not be started; it wrote:\n{tail()}")
+            line.show(asyncio.run(start_line(settings.run_directory, _PROBE_SECONDS)))
+            time.sleep(_INTERVAL)
 
 
 def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
@@ -169,14 +117,9 @@ def _running(settings: UpSettings, ours: int = 0) -> Stack | None:
     return Stack(address, holder["http"], pid, pid == ours)
 
 
-def _log_tail(show: Callable[[Text], object], log: Path, start: int) -> Callable[[], str]:
-    """Return a function that shows the log's last line, and returns its last lines."""
-
-    def tail() -> str:
-        with log.open("rb") as file:
-            file.seek(start)
-            lines = file.read().decode("utf-8", "replace").splitlines()
-        show(Text(f"starting Agentmem: {printable(lines[-1]) if lines else '…'}"))
-        return "\n".join(map(printable, lines[-_TAIL_LINES:]))
-
-    return tail
+def _tail(log: Path, start: int) -> str:
+    """Return the last lines that were written after `start`."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    return "\n".join(map(printable, lines[-_TAIL_LINES:]))

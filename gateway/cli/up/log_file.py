@@ -1,4 +1,4 @@
-"""The log of a stack in the background, which only `agentmem up` writes, so that rotation loses no line."""
+"""The log that only `agentmem up` writes, so that rotation loses no line."""
 
 import asyncio
 import os
@@ -14,6 +14,7 @@ MOST_BYTES: Final = 16 << 20
 
 _MOST_BYTES_AT_START: Final = 1 << 20
 _INTERVAL: Final = 60.0
+_STREAMS: Final = (1, 2)
 
 
 def prepared(data: Path) -> Path:
@@ -28,18 +29,18 @@ def prepared(data: Path) -> Path:
     return path
 
 
-async def keep_short(data: Path) -> None:
-    """Rotate the log whenever it is long, if this process writes to it."""
+async def keep_short(data: Path, *descriptors: int) -> None:
+    """Rotate the log whenever it is long, if `descriptors`, by default the standard streams, are of it."""
     while True:
-        shorten(data / LOG, MOST_BYTES)
+        shorten(data / LOG, MOST_BYTES, *descriptors)
         await asyncio.sleep(_INTERVAL)
 
 
-def shorten(path: Path, most: int) -> None:
+def shorten(path: Path, most: int, *descriptors: int) -> None:
     """Begin a new log if this one is ours and longer than `most` bytes."""
     with suppress(OSError):  # the disk may be full: keep the old one
         log = path.stat()
-        ours = [each for each in (1, 2) if os.path.samestat(os.fstat(each), log)]
+        ours = [each for each in descriptors or _STREAMS if os.path.samestat(os.fstat(each), log)]
         if not ours or log.st_size <= most:
             return
         sys.stdout.flush()

@@ -60,7 +60,7 @@ def preload(library: str | None, before: str) -> Preload:
 
 
 def _loaded(environment: dict[str, str], library: str, cores: int) -> Preload:
-    message = f"OpenBLAS preloaded: {library}"
+    message = f"OpenBLAS is preloaded into the worker: {library}"
     if TIMEOUT not in os.environ:
         environment = {**environment, TIMEOUT: _TIMEOUT_CYCLES}
     if cores:

@@ -21,16 +21,30 @@ async def unready(run: Path, name: str, seconds: float) -> str | None:
 
     A gateway with TLS only has to listen: it may ask for a client certificate.
     """
+    found = await _readiness(run, name, seconds)
+    return None if found is None else found.reason
+
+
+async def _readiness(run: Path, name: str, seconds: float) -> upstream.Readiness | None:
     addresses = gateway_addresses(run)
     sockets = {"store": layout.store_socket(run), "worker": layout.worker_socket(run)}
     target = sockets.get(name) or addresses.get("grpc")
     if target is None or not await asyncio.to_thread(listens, target):
         return None
     if name == "gateway" and "tls" in addresses:
-        return ""
+        return upstream.Readiness()
     async with connect(target) as channel:
-        service = "agentmem.v1.InferenceService" if name == "worker" else ""
-        return await upstream.unready_reason(channel, service, seconds, name)
+        service = upstream.WORKER_SERVICE if name == "worker" else ""
+        return await upstream.readiness(channel, service, seconds, name)
+
+
+async def start_line(run: Path, seconds: float) -> str:
+    """Return what a start waits for; "" after it."""
+    for name in NAMES:
+        found = await _readiness(run, name, seconds)
+        if found is None or found.reason:
+            return found.reason if found and found.loading else f"starting Agentmem: {name}"
+    return ""
 
 
 async def default_failure(run: Path, seconds: float) -> str:

@@ -60,11 +60,28 @@ class Supervisor:
     """
 
     def __init__(
-        self, services: Sequence[Service], grace: float, report: Callable[[str], None], held: Sequence[int] = ()
+        self,
+        services: Sequence[Service],
+        grace: float,
+        report: Callable[[str], None],
+        held: Sequence[int] = (),
+        *,
+        course: Callable[[str], None] | None = None,
+        relay: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        self._report = report
+        """`course`, by default `report`, gets the start's lines, `relay` the services'."""
+        self._course = course or report
         self._lifeline, self._parent_end = os.pipe()
-        self._kept = [_Kept(service, self._lifeline, grace, report, held) for service in services]
+        shared = self._lifeline, grace, report, held, relay or to_standard_error
+        self._kept = [_Kept(service, *shared) for service in services]
+
+    @property
+    def unready(self) -> bool:
+        return not all(kept.ready.is_set() for kept in self._kept)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {kept.service.name: kept.process.pid for kept in self._kept if kept.process is not None}
 
     async def run(self, stopping: asyncio.Event, started: Callable[[], Awaitable[None]]) -> None:
         """Start all, call `started` when all are ready, and keep them until `stopping` is set or one fails. Raises
@@ -81,7 +98,7 @@ class Supervisor:
                 keeping.append(asyncio.create_task(kept.keep()))
                 ending.push_async_callback(kept.stop, keeping[-1])
             for kept in self._kept:
-                self._report(f"{before}{kept.service.name} {kept.service.starting}…")
+                self._course(f"{before}{kept.service.name} {kept.service.starting}…")
                 before = f"{kept.service.name} ready, "
                 if not await _first(kept.ready.wait(), stop, keeping):
                     return
@@ -104,6 +121,10 @@ async def _first(wanted: Awaitable[object], stop: "asyncio.Task[bool]", keeping:
         waiting.cancel()
 
 
+def to_standard_error(lines: Sequence[str]) -> None:
+    logs.write(sys.stderr, "".join(f"{line}\n" for line in lines))
+
+
 @dataclass
 class _Kept:
     service: Service
@@ -111,9 +132,10 @@ class _Kept:
     grace: float
     report: Callable[[str], None]
     held: Sequence[int]
+    relay: Callable[[Sequence[str]], None]
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     process: asyncio.subprocess.Process | None = None
-    relay: asyncio.Task[None] | None = None
+    copying: asyncio.Task[None] | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
     async def keep(self) -> None:
@@ -180,7 +202,7 @@ class _Kept:
         )
         self._log("service started", process.pid)
         assert process.stdout is not None
-        self.relay = asyncio.create_task(self._copy_output(process.stdout))
+        self.copying = asyncio.create_task(self._copy_output(process.stdout))
         return process
 
     async def _probe(self, pid: int, *, again: bool) -> None:
@@ -201,13 +223,13 @@ class _Kept:
     def _write(self, lines: list[bytes]) -> None:
         decoded = [line.decode("utf-8", "replace") for line in lines]
         self.tail.extend(decoded)
-        logs.write(sys.stderr, "".join(f"{line}\n" for line in decoded))
+        self.relay(decoded)
 
     async def _relayed(self) -> None:
         """Wait until an ended child's output is written; a grandchild may hold the pipe."""
-        if self.relay is not None:
-            await asyncio.wait({self.relay}, timeout=1.0)
-            self.relay.cancel()
+        if self.copying is not None:
+            await asyncio.wait({self.copying}, timeout=1.0)
+            self.copying.cancel()
 
     def _log(self, message: str, pid: int, level: int = logging.INFO, **fields: object) -> None:
         event(log, message, level, name=self.service.name, pid=pid, **fields)

@@ -5,6 +5,7 @@ import click
 from rich.table import Table
 
 from agentmem.console import FOLD, LINE, Mistake, console, table, write_json
+from agentmem.distribution import install
 from agentmem.words import printable
 from gateway.cli.groups import program
 from gateway.cli.http import Door, http_options
@@ -48,7 +49,7 @@ def certificates(directory: Path, hosts: tuple[str, ...], days: int) -> None:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("cryptography"):
             raise
-        raise click.ClickException("certificates need cryptography: pip install 'agentmem[cluster]'") from None
+        raise click.ClickException(f"certificates need cryptography: {install('cluster')}") from None
     wanted = [check_host(host) for host in dict.fromkeys(hosts)]
     try:
         by = authority(directory)

@@ -11,5 +11,5 @@ from gateway.cli.groups import Lazy
 
 COMMANDS: Final = (
     Lazy("run", "gateway.workflows.cli.run:run", "Run a workflow, and show who speaks, what, and what memory gave."),
-    Lazy("workflows", "gateway.workflows.cli.runs:workflows", "Show, cancel or erase runs of workflows."),
+    Lazy("workflows", "gateway.workflows.cli.runs:workflows", "Show, cancel or delete runs of workflows."),
 )

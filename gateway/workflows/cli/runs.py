@@ -23,7 +23,7 @@ _id_argument = click.argument("workflow_id", metavar="ID", type=NOT_EMPTY)
 
 @click.group(cls=DefaultGroup, default="list")
 def workflows() -> None:
-    """Show, cancel or erase runs of workflows. Without a command: list them, the newest first."""
+    """Show, cancel or delete runs of workflows. Without a command: list them, the newest first."""
 
 
 @workflows.command("list")
@@ -62,11 +62,11 @@ def cancel(client: Client, workflow_id: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def delete(client: Client, workflow_id: str, yes: bool) -> None:
-    """Erase a run's record, with all that was said in it. Agents that persist stay. A terminal is asked before."""
+    """Delete a run's record, with all that was said in it. Agents that persist stay. A terminal is asked before."""
     if sys.stdin.isatty() and not yes:
-        click.confirm(f"Erase the record of {printable(workflow_id)} for good?", abort=True)
+        click.confirm(f"Delete the record of {printable(workflow_id)} for good?", abort=True)
     client.ask(lambda agentmem: agentmem.workflows.delete(workflow_id))
-    client.show({"workflow_id": workflow_id, "deleted": True}, f"erased the record of {printable(workflow_id)}")
+    client.show({"workflow_id": workflow_id, "deleted": True}, f"deleted the record of {printable(workflow_id)}")
 
 
 async def find(agentmem: AsyncClient) -> list[workflow_pb2.Workflow]:

@@ -67,7 +67,7 @@ def state_name(workflow: workflow_pb2.Workflow) -> str:
 
 
 def totals_line(workflow: workflow_pb2.Workflow) -> str:
-    """Return "succeeded: 25 turns in 3.1 s · prefilled 900 tokens, …"."""
+    """Return "succeeded: 25 turns in 3.1 s · computed 900 tokens, …"."""
     seconds = max(0.0, (workflow.update_time.ToNanoseconds() - workflow.create_time.ToNanoseconds()) / 1e9)
     parts = [f"{state_name(workflow)}: {counted(workflow.turns, 'turn')} in {seconds:.1f} s", saved(workflow.totals)]
     return " · ".join(part for part in parts if part)
@@ -77,9 +77,9 @@ def saved(totals: workflow_pb2.WorkflowTotals) -> str:
     if not (resent := totals.resent_tokens):
         return ""
     parts = [
-        f"prefilled {totals.prefilled_tokens:,} tokens, where sending each ledger again takes {resent:,}: "
-        f"{(resent - totals.prefilled_tokens) / resent:.0%} saved",
-        f"{totals.recomputed_tokens:,} computed another time",
+        f"computed {totals.prefilled_tokens:,} tokens, where sending each ledger again takes {resent:,}: "
+        f"{100 * (resent - totals.prefilled_tokens) / resent:.0f} % saved",
+        f"{totals.recomputed_tokens:,} of them again",
     ]
     return " · ".join([*parts, f"{totals.replayed:,} replayed"] if totals.replayed else parts)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Final
 
 import grpc
@@ -23,6 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from agentmem.distribution import version
 from agentmem.process.exposition import LATENCY_BUCKETS
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -104,7 +104,7 @@ class ProcessMetrics:
 
     def __init__(self, registry: CollectorRegistry, service: str, peers: Iterable[str] = ()) -> None:
         build = Gauge("agentmem_build_info", "1, with what runs.", ["service", "version"], registry=registry)
-        build.labels(service, version("agentmem")).set(1)
+        build.labels(service, version()).set(1)
         self._ready = Gauge("agentmem_ready", "1 while the process itself says SERVING, else 0.", registry=registry)
         self._peers = {}
         if peers:

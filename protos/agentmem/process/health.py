@@ -30,14 +30,15 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
     grpcio's own leaves Watch streams open, so that a stopping server waits for their clients.
     """
 
-    def __init__(self, asked: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, asked: Callable[[], str | None] = lambda: None) -> None:
+        """`asked` is called at each check, and returns why the process does not serve."""
         self._asked = asked
         self._said: dict[str, tuple[bool, str]] = {}
         self._changed = asyncio.Event()  # of the next change, which makes a new one
         self._ended = False
 
     def say(self, name: str, serving: bool, reason: str = "") -> None:
-        """Set the status of `name`, and why it does not serve, in ASCII."""
+        """Set the status of `name`, and why it does not serve."""
         if not self._ended:
             self._said[name] = (serving, reason)
             self._tell()
@@ -49,11 +50,13 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # it has no
         self._tell()
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self._asked()
+        why = self._asked()
         if request.service not in self._said:
             await context.abort(grpc.StatusCode.NOT_FOUND)
-        if problem := self._said[request.service][1]:
-            context.set_trailing_metadata(((_REASON, problem),))
+        serving, problem = self._said[request.service]
+        if not serving and (problem := problem or why or ""):
+            ascii_only = problem.encode("ascii", "backslashreplace").decode()
+            context.set_trailing_metadata(((_REASON, ascii_only),))
         return health_pb2.HealthCheckResponse(status=self._status(request.service))
 
     async def Watch(self, request: Any, _: Any) -> AsyncIterator[Any]:  # noqa: N802 - gRPC's name
@@ -114,11 +117,13 @@ async def _grpc_problem(target: str, seconds: float) -> str:
         try:
             check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=seconds)
             answer = await check
+            why = await reason(check)
         except grpc.aio.AioRpcError as error:
             return f"{target}: {error.code().name}: {error.details()}"
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
         return ""
-    return f"{target} is {health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)}"
+    state = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return f"{target} is {state}: {why}" if why else f"{target} is {state}"
 
 
 def main() -> None:

@@ -38,11 +38,8 @@ def failed(stream: TextIO, error: OSError) -> None:
         os.close(null)
 
 
-class StandardErrorHandler(logging.StreamHandler[TextIO]):
-    """Logs to standard error while it can be written, without the standard library's tracebacks."""
-
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
+class _Handler(logging.StreamHandler[TextIO]):
+    """Logs while the stream can be written, without the standard library's tracebacks."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class names it
         """Drop a record that cannot be written; show a malformed one, which is a bug."""
@@ -53,8 +50,9 @@ class StandardErrorHandler(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def configure(service: str, level: str = "info", style: str = "text") -> None:
-    handler = StandardErrorHandler()
+def configure(service: str, level: str = "info", style: str = "text", stream: TextIO | None = None) -> None:
+    """Log to `stream`, by default standard error."""
+    handler = _Handler(stream or sys.stderr)
     handler.setFormatter(formatter(service, style))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -117,5 +117,5 @@ class ModelSettings(ServiceSettings):
     offline: Offline = Field(
         False,
         validate_default=True,
-        description=f"never use the network: models are directories, or were fetched before; so does {VARIABLE}=1",
+        description=f"never use the network: models are directories, or were downloaded before; so does {VARIABLE}=1",
     )

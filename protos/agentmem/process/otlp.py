@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from agentmem import tracing
+from agentmem.distribution import install
 from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import collector_url
 
@@ -80,7 +81,7 @@ def check(endpoint: str) -> str:
             raise SettingsError(f"{variable}: {path} cannot be read")
     if not _is_installed():
         raise SettingsError(
-            f"{name}: traces need OpenTelemetry, which is not installed; pip install 'agentmem[otel]', or set "
+            f"{name}: traces need OpenTelemetry, which is not installed; {install('otel')}, or set "
             "OTEL_TRACES_EXPORTER=none"
         )
     return target

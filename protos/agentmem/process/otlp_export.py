@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from typing import Final, NamedTuple
 
 from opentelemetry.context import Context
@@ -30,6 +29,7 @@ from opentelemetry.trace import Span as OpenTelemetrySpan
 from opentelemetry.trace.status import Status, StatusCode
 
 from agentmem import tracing
+from agentmem.distribution import version
 from agentmem.process.logs import event
 from agentmem.tracing import Trace
 
@@ -46,7 +46,7 @@ def start(service: str, target: str) -> Export:
     if logging.getLogger().level > logging.DEBUG:  # or it logs each retry, and a traceback at the end
         logging.getLogger(otlp_exporter.__name__).setLevel(logging.ERROR)
         logging.getLogger("opentelemetry.sdk._shared_internal").setLevel(logging.CRITICAL)
-    resource = Resource.create({"service.name": f"agentmem-{service}", "service.version": version("agentmem")})
+    resource = Resource.create({"service.name": f"agentmem-{service}", "service.version": version()})
     exporter = OTLPSpanExporter(endpoint=target)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter)

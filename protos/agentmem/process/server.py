@@ -25,7 +25,8 @@ class GrpcServer:
     """One listening server. Event loop: `start`, `set_serving`, `stop`.
 
     `services` are (full name, add_…_to_server, servicer). `options` override SERVER_OPTIONS; `edge` and `authenticate`
-    are RpcInterceptor's. Health is NOT_SERVING until `set_serving(True)`; `asked` is called at each check.
+    are RpcInterceptor's. Health is NOT_SERVING until `set_serving(True)`; `asked` is called at each check, and
+    returns why.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class GrpcServer:
         edge: bool = False,
         authenticate: Authenticate | None = None,
         metrics: ProcessMetrics | None = None,
-        asked: Callable[[], object] = lambda: None,
+        asked: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.address = address
         self._credentials = credentials

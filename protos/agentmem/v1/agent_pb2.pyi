@@ -709,14 +709,14 @@ Global___DeleteAgentRequest: _TypeAlias = DeleteAgentRequest  # noqa: Y015
 
 @_typing.final
 class DeleteAgentResponse(_message.Message):
-    """DeleteAgentResponse says what was erased."""
+    """DeleteAgentResponse says what was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DELETED_FIELD_NUMBER: _builtins.int
     FREED_BYTES_FIELD_NUMBER: _builtins.int
     deleted: _builtins.int
-    """Memories erased."""
+    """Memories deleted."""
     freed_bytes: _builtins.int
     """Bytes of KV freed on disk."""
     def __init__(

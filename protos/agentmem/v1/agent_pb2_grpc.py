@@ -201,7 +201,7 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteAgent(self, request, context):
-        """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+        """DeleteAgent deletes an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
         no byte of it is left in the data directory or in the object store. UNAVAILABLE means that the agent is gone, but
         bytes may be left, because another program is reading the database or the object store does not answer: repeat
         until OK. (The store also retries by itself, even after a restart.) NOT_FOUND means that nothing is left; repeating
@@ -259,7 +259,7 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSnapshot(self, request, context):
-        """DeleteSnapshot erases a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
+        """DeleteSnapshot deletes a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
         no other branch, which can then no longer be replayed. NOT_FOUND for an unknown snapshot, also when repeated after
         OK; UNAVAILABLE as for DeleteAgent.
         """

@@ -62,7 +62,7 @@ class AgentServiceStub:
     of sliding and recurrent layers.
     """
     DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+    """DeleteAgent deletes an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
     no byte of it is left in the data directory or in the object store. UNAVAILABLE means that the agent is gone, but
     bytes may be left, because another program is reading the database or the object store does not answer: repeat
     until OK. (The store also retries by itself, even after a restart.) NOT_FOUND means that nothing is left; repeating
@@ -89,7 +89,7 @@ class AgentServiceStub:
     snapshot.
     """
     DeleteSnapshot: _grpc.UnaryUnaryMultiCallable[_agent_pb2.DeleteSnapshotRequest, _agent_pb2.DeleteSnapshotResponse]
-    """DeleteSnapshot erases a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
+    """DeleteSnapshot deletes a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
     no other branch, which can then no longer be replayed. NOT_FOUND for an unknown snapshot, also when repeated after
     OK; UNAVAILABLE as for DeleteAgent.
     """
@@ -173,7 +173,7 @@ class AgentServiceAsyncStub(AgentServiceStub):
     of sliding and recurrent layers.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteAgentRequest, _agent_pb2.DeleteAgentResponse]  # type: ignore[assignment]
-    """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+    """DeleteAgent deletes an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
     no byte of it is left in the data directory or in the object store. UNAVAILABLE means that the agent is gone, but
     bytes may be left, because another program is reading the database or the object store does not answer: repeat
     until OK. (The store also retries by itself, even after a restart.) NOT_FOUND means that nothing is left; repeating
@@ -200,7 +200,7 @@ class AgentServiceAsyncStub(AgentServiceStub):
     snapshot.
     """
     DeleteSnapshot: _aio.UnaryUnaryMultiCallable[_agent_pb2.DeleteSnapshotRequest, _agent_pb2.DeleteSnapshotResponse]  # type: ignore[assignment]
-    """DeleteSnapshot erases a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
+    """DeleteSnapshot deletes a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
     no other branch, which can then no longer be replayed. NOT_FOUND for an unknown snapshot, also when repeated after
     OK; UNAVAILABLE as for DeleteAgent.
     """
@@ -311,7 +311,7 @@ class AgentServiceServicer:
         request: _agent_pb2.DeleteAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.DeleteAgentResponse, _abc.Awaitable[_agent_pb2.DeleteAgentResponse]]:
-        """DeleteAgent erases an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
+        """DeleteAgent deletes an agent for good: ledger, text, and KV that no other agent uses, in every tier. OK means that
         no byte of it is left in the data directory or in the object store. UNAVAILABLE means that the agent is gone, but
         bytes may be left, because another program is reading the database or the object store does not answer: repeat
         until OK. (The store also retries by itself, even after a restart.) NOT_FOUND means that nothing is left; repeating
@@ -373,7 +373,7 @@ class AgentServiceServicer:
         request: _agent_pb2.DeleteSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_agent_pb2.DeleteSnapshotResponse, _abc.Awaitable[_agent_pb2.DeleteSnapshotResponse]]:
-        """DeleteSnapshot erases a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
+        """DeleteSnapshot deletes a snapshot and all that only it used: ledger, text, KV, and the answers of turns that are on
         no other branch, which can then no longer be replayed. NOT_FOUND for an unknown snapshot, also when repeated after
         OK; UNAVAILABLE as for DeleteAgent.
         """

@@ -278,7 +278,7 @@ class CacheStoreServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteWorkflowRecord(self, request, context):
-        """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
+        """DeleteWorkflowRecord deletes a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
         version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
         files: repeat the call.
         """

@@ -128,7 +128,7 @@ class CacheStoreServiceStub:
     know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
     """
     DeleteWorkflowRecord: _grpc.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]
-    """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
+    """DeleteWorkflowRecord deletes a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
     version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
     files: repeat the call.
     """
@@ -231,7 +231,7 @@ class CacheStoreServiceAsyncStub(CacheStoreServiceStub):
     know the gateways of all. UNAVAILABLE if the store could not keep a turn now.
     """
     DeleteWorkflowRecord: _aio.UnaryUnaryMultiCallable[_cache_store_pb2.DeleteWorkflowRecordRequest, _cache_store_pb2.DeleteWorkflowRecordResponse]  # type: ignore[assignment]
-    """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
+    """DeleteWorkflowRecord deletes a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
     version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
     files: repeat the call.
     """
@@ -411,7 +411,7 @@ class CacheStoreServiceServicer:
         request: _cache_store_pb2.DeleteWorkflowRecordRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_store_pb2.DeleteWorkflowRecordResponse, _abc.Awaitable[_cache_store_pb2.DeleteWorkflowRecordResponse]]:
-        """DeleteWorkflowRecord erases a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
+        """DeleteWorkflowRecord deletes a run's record for good, as DeleteAgent does. ABORTED if it is not in the named
         version; NOT_FOUND if there is none. UNAVAILABLE if it is gone but bytes of it may still be in the database's
         files: repeat the call.
         """

@@ -120,7 +120,7 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteWorkflow(self, request, context):
-        """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+        """DeleteWorkflow deletes a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
         is running; NOT_FOUND if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

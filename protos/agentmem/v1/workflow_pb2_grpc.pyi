@@ -58,7 +58,7 @@ class WorkflowServiceStub:
     does not change.
     """
     DeleteWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_pb2.DeleteWorkflowRequest, _workflow_pb2.DeleteWorkflowResponse]
-    """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+    """DeleteWorkflow deletes a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
     is running; NOT_FOUND if there is none.
     """
 
@@ -92,7 +92,7 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     does not change.
     """
     DeleteWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_pb2.DeleteWorkflowRequest, _workflow_pb2.DeleteWorkflowResponse]  # type: ignore[assignment]
-    """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+    """DeleteWorkflow deletes a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
     is running; NOT_FOUND if there is none.
     """
 
@@ -153,7 +153,7 @@ class WorkflowServiceServicer:
         request: _workflow_pb2.DeleteWorkflowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_workflow_pb2.DeleteWorkflowResponse, _abc.Awaitable[_workflow_pb2.DeleteWorkflowResponse]]:
-        """DeleteWorkflow erases a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
+        """DeleteWorkflow deletes a run's record, with all that was said in it. Its agents stay. FAILED_PRECONDITION while it
         is running; NOT_FOUND if there is none.
         """
 

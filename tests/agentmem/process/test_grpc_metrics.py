@@ -1,6 +1,5 @@
 import asyncio
 from collections.abc import AsyncIterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from agentmem import errors
+from agentmem.distribution import version
 from agentmem.process.grpc_metrics import ProcessMetrics
 from agentmem.process.server import GrpcServer
 from cache_service.store import Store
@@ -185,7 +185,7 @@ async def test_ready_follows_what_the_server_says_of_itself() -> None:
 def test_what_runs_and_whom_it_hears() -> None:
     registry = CollectorRegistry()
     metrics = ProcessMetrics(registry, "gateway", ["worker", "store"])
-    labels = {"service": "gateway", "version": version("agentmem")}
+    labels = {"service": "gateway", "version": version()}
     assert registry.get_sample_value("agentmem_build_info", labels) == 1
     metrics.answered("store", True)
     up = [registry.get_sample_value("agentmem_peer_up", {"peer": peer}) for peer in ("worker", "store")]

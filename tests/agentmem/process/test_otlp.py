@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agentmem.distribution import install
 from agentmem.process import otlp
 from agentmem.process.settings import SettingsError
 
@@ -104,7 +105,7 @@ def test_a_missing_extra_is_refused_at_start(by: str, tmp_path: Path) -> None:
     ended = python(WITHOUT, "--data", str(data), *flags, **({} if flags else {ENDPOINT: HERE}))
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"agentmem-store: {'otlp' if flags else ENDPOINT}: traces need OpenTelemetry")
-    assert "pip install 'agentmem[otel]'" in ended.stderr
+    assert install("otel") in ended.stderr
     assert not data.exists()
 
 

@@ -75,7 +75,7 @@ async def test_key_and_certificates(address: str, key: str, tmp_path: Path) -> N
     wrong = await run("models", *at, *tls, AGENTMEM_API_KEY="wrong")
     assert (wrong.exit_code, "unknown, expired or revoked" in wrong.output) == (1, True)
     ill_formed = await run("models", *at, AGENTMEM_API_KEY="a\nb")
-    assert (ill_formed.exit_code, "is no key" in ill_formed.output) == (2, True)
+    assert (ill_formed.exit_code, "is no API key" in ill_formed.output) == (2, True)
 
 
 def test_a_key_in_clear_text_is_warned_of() -> None:

@@ -78,7 +78,7 @@ async def test_show(worker: ScriptedWorker, agentmem: Command) -> None:
 
 
 async def test_delete(worker: ScriptedWorker, agentmem: Command) -> None:
-    assert (await agentmem("agents", "delete", "bob")).output == "erased 1 memory of bob, freed 2.0 kB\n"
+    assert (await agentmem("agents", "delete", "bob")).output == "deleted 1 memory of bob, freed 2.0 kB\n"
     assert worker.requests[-1].key.agent_id == "bob"
     assert worker.requests[-1].key.model_id == ""
     told = await agentmem("agents", "delete", "bob", "--model", "demo", "--json")
@@ -93,7 +93,7 @@ async def test_chat_says_what_is_new_under_the_system_message(worker: ScriptedWo
         said.output.splitlines()
         == [
             "Hello 🌍",
-            "EXTEND · reused 12 of 20 tokens (hot 7, warm 5) · first token 0.12 s · 6.0 tokens/s",
+            "EXTEND · cache hit 12/20 (60 %): hot 7, warm 5 · TTFT 0.12 s · 6.0 tokens/s",
         ]
         * 2
     )

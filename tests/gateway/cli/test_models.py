@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,12 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from agentmem import errors
 from agentmem.load_stages import LoadStage
 from agentmem.v1 import model_pb2
 from gateway.cli import models
 from gateway.cli.main import main
-from gateway.cli.models import progress
 from tests.gateway.conftest import Command
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.secured import add_key, secured
@@ -41,6 +37,13 @@ async def test_list(worker: ScriptedWorker, agentmem: Command) -> None:
         ("demo", "loaded", False),
         ("org/large", "registered", False),
     ]
+
+
+async def test_a_load_is_noted(worker: ScriptedWorker, agentmem: Command) -> None:
+    worker.models[0].progress.CopyFrom(model_pb2.LoadProgress(stage="read", share=0.4))
+    assert "default; reading the weights, 40 %" in (await agentmem("models")).output
+    (demo, _) = json.loads((await agentmem("models", "--json")).output)
+    assert (demo["progress"]["stage"], demo["progress"]["share"]) == ("read", 0.4)
 
 
 async def test_show(worker: ScriptedWorker, agentmem: Command) -> None:
@@ -149,19 +152,6 @@ def test_lines(steps: list[tuple[str, float]], told: list[str]) -> None:
 @given(st.lists(st.floats(0, 1), max_size=300))
 def test_a_stage_has_few_lines(shares: list[float]) -> None:
     assert len(lines(*(("read", share) for share in sorted(shares)))) <= 11
-
-
-def test_what_a_terminal_shows_is_gone_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=True, width=100)
-    monkeypatch.setattr(models, "console", lambda: terminal)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    with progress("[bold]\x1b", as_json=False) as report:
-        report("read", 0.5)
-    written = screen.getvalue()
-    assert "[bold]\\x1b: reading the weights" in written
-    assert "50%" in written
-    assert written.endswith("\x1b[2K")
 
 
 @pytest.mark.parametrize(

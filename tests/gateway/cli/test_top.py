@@ -49,13 +49,13 @@ def test_a_usual_terminal() -> None:
         "gateway  up        30       3.5  84.2 MB  25 %     2 h    0.1.0",
         "worker   up         0         0  84.2 MB   0 %     2 h    0.1.0",
         "store    up         0         0  84.2 MB   0 %     2 h    0.1.0",
-        "model         state       running  waiting  decode/s  prefill/s  hits  pool",
-        "demo          loaded            3        1       250        200  90 %  23 %",
-        "llama-3.1-8b  not loaded        0        0         0          0     –     –",
-        "model  time to               p50     p95     p99  measured",
-        "demo   first token, hot    18 ms   24 ms   25 ms        20",
-        "demo   first token, none   1.8 s   2.4 s   2.5 s         1",
-        "demo   between tokens     3.8 ms  4.9 ms  5.0 ms       499",
+        "model         state       running  waiting  decode/s  prefill/s  cache hit  pool",
+        "demo          loaded            3        1       250        200       90 %  23 %",
+        "llama-3.1-8b  not loaded        0        0         0          0          –     –",
+        "model  latency            p50     p95     p99  measured",
+        "demo   TTFT, hot        18 ms   24 ms   25 ms        20",
+        "demo   TTFT, computed   1.8 s   2.4 s   2.5 s         1",
+        "demo   between tokens  3.8 ms  4.9 ms  5.0 ms       499",
         "agents         hot 12 · none 3 · remote 7 · warm 40",
         "disk           blocks 900.0 MB · ledger 5.0 MB · windows 60.0 MB",
         "disk free      80.0 GB, floor 5.0 GB · KV's limit 1.0 GB",
@@ -144,7 +144,7 @@ def test_keys_and_a_line_of_json(tmp_path: Path) -> None:
         refused = [CliRunner(env={"AGENTMEM_API_KEY": key}).invoke(main, command) for key in ("", plain)]
         told = CliRunner(env={"AGENTMEM_API_KEY": admin}).invoke(main, command)
     assert [each.exit_code for each in refused] == [1, 1]
-    assert "asks for a key; give one in AGENTMEM_API_KEY" in refused[0].stderr
+    assert "asks for an API key; give one in AGENTMEM_API_KEY" in refused[0].stderr
     assert "admin" in refused[1].stderr
     [line] = told.stdout.splitlines()
     assert json.loads(line)["interval_seconds"] >= 1

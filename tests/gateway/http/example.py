@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from agentmem.process.exposition import LATENCY_BUCKETS
 from gateway.http.overview import Pages, overview_of
-from gateway.pages import Page
+from gateway.scraping import Samples
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 STARTED = NOON.timestamp() - 7200
@@ -42,8 +42,8 @@ class Process:
         for value in values:
             metric.observe(value)
 
-    def page(self) -> Page:
-        return Page.parse(generate_latest(self.registry).decode())
+    def page(self) -> Samples:
+        return Samples.parse(generate_latest(self.registry).decode())
 
 
 class Processes:

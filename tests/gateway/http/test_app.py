@@ -6,6 +6,8 @@ import openai
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
+from agentmem.process.health import reason
+from agentmem.v1 import model_pb2
 from gateway.app import Gateway
 
 from ..running import eventually
@@ -53,6 +55,31 @@ async def test_readiness_and_health_are_the_workers(
     await becomes(200, "ready")
     await worker.stop()
     await becomes(503, "cannot be reached")
+
+
+async def test_what_is_waited_for_while_the_worker_loads_its_model(
+    worker: ScriptedWorker, gateway: Gateway, http: httpx.AsyncClient, channel: grpc.aio.Channel
+) -> None:
+    model = worker.models[0]
+    model.state = model_pb2.MODEL_STATE_LOADING
+    model.progress.CopyFrom(model_pb2.LoadProgress(stage="measure", share=0.4, once=True))
+    model.progress.remaining.FromSeconds(12)
+    await worker.server.set_serving(False)
+    await eventually(lambda: gateway._peers.loading is not None)
+    answer = await http.get("/readyz")
+    said = "loading demo: measuring how few bits its KV needs, 40 %, once per model, about 12 s left"
+    assert (answer.status_code, answer.json()["reason"].partition("; ")[0]) == (503, said)
+    told = {"model": "demo", "stage": "measure", "share": 0.4, "once": True, "remaining_seconds": 12.0}
+    assert answer.json()["loading"] == told
+    check = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+    assert (await check).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert said in await reason(check)
+    overview = (await http.get("/v1/overview")).json()["processes"][0]
+    assert overview["state"] == "not_ready" and said in overview["why"]
+    model.ClearField("progress")
+    await worker.server.set_serving(True)
+    await eventually(lambda: gateway._peers.unready == "")
+    assert (await http.get("/readyz")).json() == {"status": "ready"}
 
 
 async def test_metrics(worker: ScriptedWorker, http: httpx.AsyncClient, gateway: Gateway) -> None:

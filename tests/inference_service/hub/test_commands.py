@@ -210,13 +210,13 @@ def test_for_other_commands_only_what_was_judged_is_refused(models: Any, hub: Hu
     assert ended.status == 0 and "100% of 11" in ended.out, ended
     ended = models("fetch", "mlx-community/Large-4bit")
     assert ended.status == 1 and "does not fit" in ended.err
-    assert "`agentmem models pull mlx-community/Large-4bit --anyway` fetches it even so" in ended.err
+    assert "`agentmem models pull mlx-community/Large-4bit --anyway` downloads it even so" in ended.err
     ended = models("fetch", "meta/Gated-mlx")
     assert ended.status == 1 and "HF_TOKEN" in ended.err and "even so" not in ended.err
     assert models("fetch", "org/none").status == 1
     hub.repositories["org/down"] = Repository(demo(), status=503)
     ended = models("fetch", "org/down")
-    assert ended.status == 0 and "not fetched now" in ended.out and "the worker tries again" in ended.out
+    assert ended.status == 0 and "not downloaded now" in ended.out and "the worker tries again" in ended.out
     hub.repositories["org/breaks"] = Repository(demo(), fail_files={"model.safetensors": 503})
     assert models("fetch", "org/breaks").status == 0
 

@@ -198,7 +198,7 @@ def test_the_caller_ends_a_download(tell: Fetcher, hub: Hub, home: Path) -> None
         (
             Repository(model(b"x"), claimed={"model-1.safetensors": 10**18}),
             "FailedPrecondition",
-            "make room there, or set HF_HOME of the worker to a directory on a larger disk",
+            "make room there, or set HF_HOME to a directory on a larger disk",
         ),
         (
             Repository(model(b"x"), fail_files={"config.json": 403}),

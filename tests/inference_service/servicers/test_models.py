@@ -13,6 +13,7 @@ from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
 from inference_service.engine.calibration import Calibration, LayerCalibration
+from inference_service.engine.device import device_and_version
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Divergence, Quality
 from inference_service.engine.quantization import FOUR_BITS
@@ -45,7 +46,7 @@ LOADED = SimpleNamespace(
     taken_bytes=20000,
     paths=(SimpleNamespace(phase="decode", path="quantized_matmul", relative_error=1e-6, note="why"),),
     quality=Quality(128, {"4": Divergence(0.5, 2.0), "5/4": Divergence(0.001, 0.01)}),
-    setup=SimpleNamespace(reason="because"),
+    setup=SimpleNamespace(reason="because", final=True),
     calibration=Calibration([LayerCalibration(*(np.full((2, 64), x, np.float16) for x in each)) for each in MEANS]),
     tokenizer=byte_level(),
     call_syntax=CallSyntax("json_tools", b"<tool_call>", b"</tool_call>", lambda _text, _tools: None),
@@ -122,6 +123,7 @@ async def test_loaded_model_is_described() -> None:
         sampling=types_pb2.Sampling(temperature=0.5, top_p=1, top_k=0, min_p=0, repetition_penalty=1),
         context_length=4096,
         fingerprint="f" * 64,
+        device=device_and_version(),
         architecture="llama",
         dtype="bfloat16",
         kv_bits="4",

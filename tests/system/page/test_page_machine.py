@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from agentmem.v1 import model_pb2, types_pb2
 from tests.gateway.background import served
@@ -26,6 +27,19 @@ COLOURS = """canvas => {
     }
     return [...found].map((each) => each.split(',').map(Number));
 }"""
+
+DRAWN = """canvas => {
+    const {data, width} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    let first = width;
+    for (let at = 0; at < data.length; at += 4) {
+        const [red, green, blue, alpha] = data.slice(at, at + 4);
+        if (alpha > 200 && Math.max(red, green, blue) - Math.min(red, green, blue) > 60) {
+            first = Math.min(first, (at / 4) % width);
+        }
+    }
+    return {first, width};
+}"""
+"""How far from the left the first coloured pixel is."""
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -47,11 +61,12 @@ async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Sta
         await expect(page.locator(".uplot")).to_have_count(5)
         shown = page.locator("figcaption").filter(has_text="Cache hit").locator("strong").first
         shares, clock = set(), asyncio.get_running_loop().time
-        enough = clock() + (16 if documenting() else 0)  # a picture has some points
-        async with asyncio.timeout(30):  # until a turn has fallen between two readings
+        enough = clock() + (240 if documenting() else 0)  # a picture has some points
+        async with asyncio.timeout(300 if documenting() else 30):  # until a turn has fallen between two readings
             while clock() < enough or not any(re.fullmatch(r"[1-9]\d*%", each) for each in shares):
                 await client.say("counted", "What is the colour of the boat?", max_tokens=20)
                 shares.add(await shown.inner_text())
+                await asyncio.sleep(2 if documenting() else 0)
         hot = page.get_by_role("region", name="By tier").locator("tbody tr").first
         await expect(hot.locator("td").nth(1)).not_to_have_text("0")
         await expect(hot.locator("td").nth(2)).to_have_text(re.compile("ms|s"))
@@ -64,6 +79,42 @@ async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Sta
         talking.cancel()
         await expect(now).to_have_count(0)
         await expect(page.get_by_text("No turn.")).to_be_visible()
+
+
+@pytest.mark.slow
+async def test_charts_begin_with_what_the_gateway_kept(browser: Browser) -> None:
+    """Its clock may differ from the browser's: the window ends with the last point."""
+    with served() as gateway:
+        begun = datetime.now(UTC) - timedelta(minutes=20)
+        points = [
+            {
+                "time": (begun + timedelta(seconds=5 * number)).isoformat(timespec="milliseconds"),
+                "prompt_tokens_share": {"hot": 0.5, "warm": 0, "remote": 0},
+                "time_to_first_token_p50_seconds": {"none": None, "hot": 0.02, "warm": None, "remote": None},
+                "generated_tokens_per_second": 1000 + number,
+                "running": 1,
+                "waiting": 0,
+                "pool_used_share": 0.25,
+            }
+            for number in range(239)
+        ]
+
+        async def history(route: Route) -> None:
+            await route.fulfill(json={"interval_seconds": 5, "points": points})
+
+        async with opened(browser, gateway.url, "nothing") as page:
+            asked: list[str] = []
+            page.on("request", lambda request: asked.append(request.url))
+            await page.route("**/v1/overview/history", history)
+            await page.goto(f"{gateway.url}/ui/#/overview")
+            await expect(page.locator(".uplot")).to_have_count(5)
+            line = page.locator("figcaption").filter(has_text="Generated tokens a second").locator("strong")
+            await expect(line).to_have_text("1238")
+            async with page.expect_response("**/v1/overview"):
+                pass
+            assert sum(url.endswith("/history") for url in asked) == 1, "further points are the page's own"
+            drawn = await page.locator(".canvas canvas").nth(2).evaluate(DRAWN)
+            assert 0 < drawn["first"] < 0.2 * drawn["width"], "the line begins where the window does"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ export interface Series {
   stroke?: string | (() => string);
   width?: number;
   spanGaps?: boolean;
-  points?: { size?: number };
+  points?: { size?: number; show?: (plot: uPlot) => boolean };
   fill?: string | (() => string);
   value?: (plot: uPlot, value: number | null) => string;
 }
@@ -19,6 +19,7 @@ export interface Options {
 }
 export default class uPlot {
   constructor(options: Options, data: (number | null)[][], target: HTMLElement);
+  data: (number | null)[][];
   setData(data: (number | null)[][]): void;
   setSize(size: { width: number; height: number }): void;
   destroy(): void;

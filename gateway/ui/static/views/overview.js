@@ -8,13 +8,14 @@ import { Loading, Name, Problem, Tier } from '../parts.js';
 import { Called } from './agents/called.js';
 import { loadingWords, useModels } from './models/registry.js';
 import { Plot } from './overview/plot.js';
-import { REUSED, point, sums } from './overview/rates.js';
+import { REUSED, sums } from './overview/rates.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
 /** @typedef {import('./overview/rates.js').Point} Point */
 
 const SECONDS = 2;
-const POINTS = 300;
+const WINDOW = 900; // seconds that the charts show
+const GAP = 15; // seconds without a point, after which the gateway's are asked for
 const MOST = 100; // turns that the gateway tells of
 
 export function Overview() {
@@ -31,47 +32,68 @@ export function Overview() {
   </section>`;
 }
 
-/** The overview every two seconds while the page is in sight, and the series that they make. */
+/** The overview every two seconds while the page is in sight, and the series that they make after the gateway's own. */
 function useOverview() {
   const [state, setState] = useState({
     told: /** @type {Json} */ (null), points: /** @type {Point[]} */ ([]), error: /** @type {unknown} */ (null),
   });
   const before = useRef(/** @type {Json} */ (null));
   useEffect(() => poll(
-    (signal) => json('GET', 'v1/overview', { signal }),
+    async (signal) => {
+      const told = await json('GET', 'v1/overview', { signal });
+      const fresh = before.current !== null && seconds(told) - seconds(before.current) < GAP;
+      return { told, history: fresh ? null : (await json('GET', 'v1/overview/history', { signal })).points };
+    },
     SECONDS,
-    (told) => {
+    ({ told, history }) => {
       const last = before.current;
       before.current = told;
-      const added = last && told.time !== last.time ? [point(told)] : [];
-      setState(({ points }) => ({ told, points: [...points, ...added].slice(-POINTS), error: null }));
+      const added = history ?? (last && told.time !== last.time ? [told.charts] : []);
+      setState(({ points }) => ({ told, points: joined(points, added, seconds(told)), error: null }));
     },
     (error) => setState((now) => ({ ...now, error })),
   ), []);
   return state;
 }
 
+/** @param {{time: string}} of */
+const seconds = ({ time }) => Date.parse(time) / 1000;
+
+/**
+ * @param {Point[]} points
+ * @param {Point[]} added take the place of those of their time
+ * @param {number} now
+ * @returns {Point[]} of the window
+ */
+function joined(points, added, now) {
+  const earlier = added.length ? points.filter((each) => seconds(each) < seconds(added[0])) : points;
+  return [...earlier, ...added].filter((each) => seconds(each) >= now - WINDOW);
+}
+
+/** @param {number | null | undefined} value @param {number} factor */
+const times = (value, factor) => value == null ? null : value * factor;
+
 /** @param {{points: Point[]}} props */
 function Plots({ points }) {
-  const { times, hit, first, generated, running, pool } = useMemo(() => {
-    /** @param {string} name @param {string} colour @param {(point: Point) => number | null | undefined} of */
-    const line = (name, colour, of) => ({ name, colour, values: points.map((each) => of(each) ?? null) });
+  const { at, hit, first, generated, running, pool } = useMemo(() => {
+    /** @param {string} name @param {string} colour @param {(point: Point) => number | null} of */
+    const line = (name, colour, of) => ({ name, colour, values: points.map(of) });
     return {
-      times: points.map(({ time }) => time),
-      hit: REUSED.map((tier) => line(tier, `--${tier}`, (each) => each.hit[tier])),
-      first: [...REUSED, 'none'].map((tier) =>
-        line(tier === 'none' ? 'computed' : tier, `--${tier}`, (each) => each.first[tier])),
-      generated: [line('generated', '--accent', (each) => each.generated)],
+      at: points.map(seconds),
+      hit: REUSED.map((tier) => line(tier, `--${tier}`, (each) => times(each.prompt_tokens_share[tier], 100))),
+      first: [...REUSED, 'none'].map((tier) => line(tier === 'none' ? 'computed' : tier, `--${tier}`, (each) =>
+        times(each.time_to_first_token_p50_seconds[tier], 1000))),
+      generated: [line('generated', '--accent', (each) => each.generated_tokens_per_second)],
       running: [line('running', '--accent', (each) => each.running), line('waiting', '--bad', (each) => each.waiting)],
-      pool: [line('pool', '--accent', (each) => each.pool)],
+      pool: [line('pool', '--accent', (each) => times(each.pool_used_share, 100))],
     };
   }, [points]);
   return html`<div class="plots">
-    <${Plot} title="Cache hit" unit="%" most=${100} times=${times} lines=${hit} />
-    <${Plot} title="TTFT p50" unit=" ms" times=${times} lines=${first} />
-    <${Plot} title="Generated tokens a second" unit="" times=${times} lines=${generated} />
-    <${Plot} title="Turns" unit="" times=${times} lines=${running} />
-    <${Plot} title="Pool in use" unit="%" most=${100} times=${times} lines=${pool} />
+    <${Plot} title="Cache hit" unit="%" most=${100} seconds=${WINDOW} times=${at} lines=${hit} />
+    <${Plot} title="TTFT p50" unit=" ms" seconds=${WINDOW} times=${at} lines=${first} />
+    <${Plot} title="Generated tokens a second" unit="" seconds=${WINDOW} times=${at} lines=${generated} />
+    <${Plot} title="Turns" unit="" seconds=${WINDOW} times=${at} lines=${running} />
+    <${Plot} title="Pool in use" unit="%" most=${100} seconds=${WINDOW} times=${at} lines=${pool} />
   </div>`;
 }
 

@@ -53,7 +53,7 @@ async def test_a_deletion_is_no_success_before_the_objects_are_gone(
         proxy.fault = lambda method, path: 503 if method in ("POST", "DELETE") else 0
         for _ in range(2):
             told = await fails(store.delete(kv.key("bob")), "UNAVAILABLE")
-            assert "erased here, but 2 of its objects" in told
+            assert "deleted here, but 2 of its objects" in told
         assert await tiers(store, 1, 2) == {}, "it is out of use at once"
         assert len(bucket.objects()) == 2
         proxy.fault = lambda method, path: 0

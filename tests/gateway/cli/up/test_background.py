@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import click
+import httpx
 import psutil
 import pytest
 
 from agentmem import layout
-from agentmem.console import console
 from agentmem.process.sockets import listens
-from gateway.cli.up.background import _log_tail, _wait
+from gateway.cli.up.background import _wait
 from gateway.cli.up.lock import LOCK_FILE, UpLock
 from gateway.cli.up.settings import up_settings
 from inference_service.models.sources import registry
@@ -116,6 +116,13 @@ async def test_a_chat_that_is_ended_leaves_nothing(run_dir: Path, number: signal
 
 
 @pytest.mark.slow
+async def test_a_bench_starts_what_it_measures_and_stops_it(run_dir: Path) -> None:
+    out, err = await ran("bench", "--json")
+    assert json.loads(out)["model"] == "demo" and err == "stopping Agentmem…\n"
+    await eventually(none_is_left(run_dir), within=60)
+
+
+@pytest.mark.slow
 async def test_at_a_terminal_ctrl_c_is_the_chats(run_dir: Path) -> None:
     """It stops an answer; the stack, which is not of the terminal's foreground, goes on. The end of input ends both."""
     async with terminal("-m", "gateway.cli.main", "chat", "--model", "demo") as shown:
@@ -169,13 +176,6 @@ def test_chat_does_not_wait_for_a_process_that_got_the_holders_number_later(run_
         ended.wait()
         with pytest.raises(click.ClickException, match="could not be started; it wrote:\nno port is free"):
             _wait(up_settings({}), ended, lambda: next(said))
-
-
-def test_lines_of_the_log_are_no_markup(tmp_path: Path) -> None:
-    log = tmp_path / "up.log"
-    log.write_text("loading [/models/a] [bold]\n")
-    with console(stderr=True).status("") as waiting:
-        assert _log_tail(waiting.update, log, 0)() == "loading [/models/a] [bold]"
 
 
 async def test_a_stack_with_tls_is_not_started(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +237,37 @@ async def test_a_model_of_the_hub_is_fetched_first_and_kept_for_the_next_chat(ru
 async def test_up_at_a_terminal_shows_how_far_its_model_is(run_dir: Path, hub: Hub) -> None:
     hub.repositories["mlx-community/Slow-4bit"] = Repository(FILES, seconds=20)
     async with terminal("-m", "gateway.cli.main", "up", "--model", "mlx-community/Slow-4bit") as shown:
-        await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "fetching")
+        await shown.until("mlx-community/Slow-4bit: 11.2 MB", "fits: weights", "downloading")
         shown.type(CTRL_C)
         await shown.until("the same command goes on with what is missing")
         assert await shown.ended() == 130
     assert left(run_dir) == []
     assert not (run_dir / "logs").exists() and not (run_dir / "store.db").exists(), "nothing was started"
+
+
+@pytest.mark.slow
+async def test_who_asks_is_told_how_far_a_download_of_the_worker_is(run_dir: Path, hub: Hub) -> None:
+    """Without a terminal the worker fetches its model, while the gateway answers."""
+    hub.repositories["mlx-community/Slow-4bit"] = Repository(FILES, seconds=60)
+    up = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "up", "--model", "mlx-community/Slow-4bit"),
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        await eventually((run_dir / "run" / "gateway.json").exists, within=60)
+        address = json.loads((run_dir / "run" / "gateway.json").read_text())["http"]
+        async with asyncio.timeout(60), httpx.AsyncClient(base_url=f"http://{address}", timeout=30) as http:
+            while "loading" not in (told := (await http.get("/readyz")).json()) or not told["loading"]["share"]:
+                await asyncio.sleep(0.05)
+        assert told["reason"].startswith("loading mlx-community/Slow-4bit: downloading it from the hub, ")
+        assert "once per model" in told["reason"]
+        assert (told["status"], told["loading"]["stage"], told["loading"]["once"]) == ("not ready", "fetch", True)
+        up.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(up.wait(), 60) == 0
+    finally:
+        for each in left(run_dir):
+            each.kill()
+        await up.wait()
 
 
 async def test_up_at_a_terminal_fetches_nothing_where_another_up_is(run_dir: Path, hub: Hub) -> None:

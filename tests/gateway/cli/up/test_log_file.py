@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.cli.up.log_file import LOG, prepared
+from gateway.cli.up.log_file import LOG, prepared, shorten
 
 WRITES = """
 import sys
@@ -43,6 +43,19 @@ def test_what_runs_goes_on_in_a_new_one_and_loses_no_line(tmp_path: Path) -> Non
         subprocess.run((sys.executable, "-c", WRITES, str(log)), stdout=out, stderr=out, check=True)
     assert log.with_suffix(".log.1").read_text() == f"{'old ' * 50}\nmore\n"
     assert log.read_text() == "new\nerror\n"
+    assert mode(log) == 0o600
+
+
+def test_a_file_of_the_process_goes_on_in_a_new_one(tmp_path: Path) -> None:
+    """At a terminal the log is not a standard stream."""
+    log = prepared(tmp_path)
+    with log.open("a", encoding="utf-8") as file:
+        file.write("old " * 50)
+        file.flush()
+        shorten(log, 100, file.fileno())
+        file.write("new")
+    assert log.with_suffix(".log.1").read_text() == "old " * 50
+    assert log.read_text() == "new"
     assert mode(log) == 0o600
 
 

@@ -30,7 +30,11 @@ def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("threaded")
 def test_preloaded_where_it_is_installed() -> None:
-    assert preload(LIBRARY, "") == ({"LD_PRELOAD": LIBRARY, **SLEEPS}, f"OpenBLAS preloaded: {LIBRARY}", "")
+    assert preload(LIBRARY, "") == (
+        {"LD_PRELOAD": LIBRARY, **SLEEPS},
+        f"OpenBLAS is preloaded into the worker: {LIBRARY}",
+        "",
+    )
 
 
 @pytest.mark.usefixtures("threaded")
@@ -76,7 +80,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is
 def test_a_library_that_loads_is_asked(tmp_path: Path) -> None:
     library = built(tmp_path, "int openblas_get_parallel(void) { return 1; }")
     assert preload(library, "") == (
-        {"LD_PRELOAD": library, **SLEEPS}, f"OpenBLAS preloaded: {library}", "",
+        {"LD_PRELOAD": library, **SLEEPS}, f"OpenBLAS is preloaded into the worker: {library}", "",
     )  # fmt: skip
 
 

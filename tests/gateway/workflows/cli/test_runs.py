@@ -72,7 +72,7 @@ async def test_cancel(workflows: ScriptedWorkflows, agentmem: Command) -> None:
 async def test_delete(workflows: ScriptedWorkflows, agentmem: Command) -> None:
     refused = await agentmem("workflows", "delete", "wf-2", "--yes")
     assert (refused.exit_code, refused.output) == (1, "Error: the run is going on; cancel it first\n")
-    assert (await agentmem("workflows", "delete", "wf-1", "--yes")).output == "erased the record of wf-1\n"
+    assert (await agentmem("workflows", "delete", "wf-1", "--yes")).output == "deleted the record of wf-1\n"
     told = await agentmem("workflows", "delete", "wf-0", "--json")
     assert json.loads(told.output) == {"workflow_id": "wf-0", "deleted": True}
     assert [run.workflow_id for run in workflows.runs] == ["wf-2"]
@@ -84,7 +84,7 @@ async def test_a_terminal_is_asked_before(
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     asked = await agentmem("workflows", "delete", "wf-1", say="n\n")
     assert asked.exit_code == 1
-    assert "Erase the record of wf-1 for good?" in asked.output
+    assert "Delete the record of wf-1 for good?" in asked.output
     assert len(workflows.runs) == 3
     assert (await agentmem("workflows", "delete", "wf-1", say="y\n")).exit_code == 0
     assert len(workflows.runs) == 2

@@ -11,33 +11,33 @@ from tests.gateway.workflows.cli.events import ABSENT, NEW, RUN, Event, numbered
 
 TRANSCRIPT = """\
 prison · wf-1 · 3 agents on demo
-marco took it in · NEW · reused 0 of 10 tokens · prefilled in 0.03 s
+marco took it in · NEW · cache hit 0/10 (0 %) · prefill 0.03 s
 
 phase yard, round 1 — whisper, all_at_once: marco, danny, warden
 danny ▸ I saw nothing.
-  NEW · reused 0 of 20 tokens · first token 0.02 s · 10.0 tokens/s
+  NEW · cache hit 0/20 (0 %) · TTFT 0.02 s · 10.0 tokens/s
   danny → marco
 marco ▸ The boat is green.
-  EXTEND · reused 10 of 30 tokens (hot 10) · first token 0.02 s · 12.0 tokens/s
+  EXTEND · cache hit 10/30 (33 %): hot 10 · TTFT 0.02 s · 12.0 tokens/s
   marco → danny (whisper); warden only learns of it
 danny noted: Noted:
   the boat.
-  EXTEND · reused 25 of 40 tokens (hot 25) · first token 0.02 s · 16.0 tokens/s
+  EXTEND · cache hit 25/40 (62 %): hot 25 · TTFT 0.02 s · 16.0 tokens/s
 
 phase verdict, round 1 — public, round_robin: warden, marco, danny
 warden ▸ Green.
-  NEW · reused 0 of 50 tokens · first token 0.02 s · 4.0 tokens/s · replayed
+  NEW · cache hit 0/50 (0 %) · TTFT 0.02 s · 4.0 tokens/s · replayed
   warden → marco, danny
 marco ▸ I vote green
-  EXTEND · reused 16 of 60 tokens (warm 16) · first token 0.02 s · 6.0 tokens/s · missed: evicted · cut at the length limit
+  EXTEND · cache hit 16/60 (27 %): warm 16 · TTFT 0.02 s · 6.0 tokens/s · missed: evicted · cut at the length limit
   marco → nobody
 outcome of verdict after 1 round
   winner  green
   votes   marco: green, danny: none
 
-succeeded: 4 turns in 11.0 s · prefilled 159 tokens, where sending each ledger again takes 200: 20% saved · \
-20 computed another time · 1 replayed
-"""  # noqa: E501
+succeeded: 4 turns in 11.0 s · computed 159 tokens, where sending each ledger again takes 200: 20 % saved · \
+20 of them again · 1 replayed
+"""
 
 
 def stripped(text: str) -> str:

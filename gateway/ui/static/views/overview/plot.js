@@ -1,12 +1,15 @@
 /** Lines over time, drawn by uPlot, which is loaded when the first one is shown. */
 import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
 
+const FEW = 30;
+
 /** @typedef {{name: string, colour: string, values: (number | null)[]}} Line `colour`: a property of the style sheet */
 
 /**
- * @param {{title: string, unit: string, times: number[], lines: Line[], most?: number}} props always of the same lines
+ * @param {{title: string, unit: string, seconds: number, times: number[], lines: Line[], most?: number}} props always
+ *   of the same lines; `seconds` is the window's length
  */
-export function Plot({ title, unit, times, lines, most }) {
+export function Plot({ title, unit, seconds, times, lines, most }) {
   const place = useRef(/** @type {HTMLElement | null} */ (null));
   const [missing, setMissing] = useState(false);
   const plot = useRef(/** @type {import('../../vendor/uplot.js').default | null} */ (null));
@@ -23,10 +26,15 @@ export function Plot({ title, unit, times, lines, most }) {
     };
     /** @param {unknown} _ @param {number[]} ticks */
     const labels = (_, ticks) => ticks.map((tick) => `${tick}${unit}`);
-    /** @param {unknown} _ @param {number} from @param {number} to */
-    const minute = (_, from, to) => [Math.min(from, to - 60), to];
+    /** @param {import('../../vendor/uplot.js').default} plot */
+    const fixed = ({ data: [at] }) => {
+      const to = at[at.length - 1] ?? Date.now() / 1000;
+      return [to - seconds, to];
+    };
     /** @param {unknown} _ @param {number} __ @param {number} top */
     const fromNothing = (_, __, top) => [0, most ?? Math.max(1, top * 1.1)];
+    /** @param {import('../../vendor/uplot.js').default} plot */
+    const few = ({ data: [at] }) => at.length < FEW; // else a line that just began is a pixel
     const sized = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 150 }));
     import('../../vendor/uplot.js').then(({ default: UPlot }) => {
       if (gone) return;
@@ -34,11 +42,11 @@ export function Plot({ title, unit, times, lines, most }) {
         width: target.clientWidth,
         height: 150,
         series: [{}, ...lines.map((line) => ({
-          label: line.name, stroke: colour(line.colour), width: 1.5, spanGaps: true, points: { size: 4 },
+          label: line.name, stroke: colour(line.colour), width: 1.5, spanGaps: true, points: { size: 4, show: few },
         }))],
-        axes: [quiet, { ...quiet, size: 64, values: labels }],
+        axes: [quiet, { ...quiet, size: 76, values: labels }],
         scales: {
-          x: { range: minute },
+          x: { range: fixed },
           y: { range: fromNothing },
         },
         cursor: { show: false },

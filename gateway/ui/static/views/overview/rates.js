@@ -1,4 +1,4 @@
-/** One overview as a point of the plots, of all models together. */
+/** The points of the charts, as the gateway makes them, and sums over models. */
 
 /** @typedef {import('../../gateway.js').Json} Json */
 
@@ -20,43 +20,12 @@ export function sums(models, field) {
 }
 
 /**
- * @param {Json[] | null} models
- * @param {string} field
- * @returns {number | null} the sum over all models; null where it is not known
- */
-function sum(models, field) {
-  const amounts = models?.map((model) => model[field]) ?? [null];
-  return amounts.includes(null) ? null : amounts.reduce((total, amount) => total + amount, 0);
-}
-
-/**
  * @typedef {object} Point
- * @property {number} time in seconds
- * @property {Record<string, number | null>} hit per cent of the prompt tokens that came from each tier
- * @property {Record<string, number | null>} first milliseconds within which half of each tier's first tokens came
- * @property {number | null} generated tokens a second
+ * @property {string} time
+ * @property {Record<string, number | null>} prompt_tokens_share of each tier
+ * @property {Record<string, number | null>} time_to_first_token_p50_seconds by tier
+ * @property {number | null} generated_tokens_per_second
  * @property {number | null} running
  * @property {number | null} waiting
- * @property {number | null} pool per cent
+ * @property {number | null} pool_used_share
  */
-
-/**
- * @param {Json} told
- * @returns {Point} of the time since the gateway's reading before; null where nothing happened or is known
- */
-export function point({ time, models, time_to_first_token: first }) {
-  const blocks = sums(models, 'pool_blocks');
-  const all = (blocks.used ?? 0) + (blocks.free ?? 0);
-  const prompt = sums(models, 'prompt_tokens_per_second');
-  const asked = Object.values(prompt).reduce((total, rate) => total + rate, 0);
-  const half = (/** @type {string} */ tier) => first[tier] ? 1000 * first[tier].p50_seconds : null;
-  return {
-    time: Date.parse(time) / 1000,
-    hit: Object.fromEntries(REUSED.map((tier) => [tier, asked ? (100 * (prompt[tier] ?? 0)) / asked : null])),
-    first: Object.fromEntries(['none', ...REUSED].map((tier) => [tier, half(tier)])),
-    generated: sum(models, 'generated_tokens_per_second'),
-    running: sum(models, 'running'),
-    waiting: sum(models, 'waiting'),
-    pool: all ? (100 * (blocks.used ?? 0)) / all : null,
-  };
-}

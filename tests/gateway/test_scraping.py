@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentmem.process.exposition import LATENCY_BUCKETS
-from gateway import pages
-from gateway.pages import Page, histogram_quantile, increase, read_page, restarted
+from gateway import scraping
+from gateway.scraping import Samples, histogram_quantile, increase, restarted, scrape
 from tests.gateway.http.example import Process
 
 TEXT = """\
@@ -38,7 +38,7 @@ HITS = "agentmem_prefix_cache_hits_total"
 
 
 def test_series_are_found_by_some_of_their_labels_and_added_up() -> None:
-    page = Page.parse(TEXT)
+    page = Samples.parse(TEXT)
     assert page.total(HITS) == 15
     assert page.where(model_id="a").total(HITS) == 14
     assert page.where(model_id="a", tier="warm").total(HITS) == 4
@@ -54,7 +54,7 @@ def test_series_are_found_by_some_of_their_labels_and_added_up() -> None:
 )
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        Page.parse(text)
+        Samples.parse(text)
 
 
 @given(st.data())
@@ -63,7 +63,7 @@ def test_nor_does_a_damaged_page(data: st.DataObject) -> None:
     end = data.draw(st.integers(begin, len(TEXT)))
     damaged = TEXT[:begin] + data.draw(st.text(max_size=5)) + TEXT[end:]
     with contextlib.suppress(ValueError):
-        Page.parse(damaged)
+        Samples.parse(damaged)
 
 
 amounts = st.floats(0, 1e12)
@@ -83,7 +83,7 @@ def test_increases_add_up_to_what_happened(readings: list[list[int]]) -> None:
     assert seen == sum(map(sum, readings))
 
 
-def page(count: int | None, started: float | None) -> Page:
+def page(count: int | None, started: float | None) -> Samples:
     process = Process(started)
     process.set("agentmem_num_requests_running", 1)
     if count is not None:
@@ -160,11 +160,11 @@ def answering(status: int, body: bytes) -> Iterator[str]:
 
 
 async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "PATIENCE", 0.2)
+    monkeypatch.setattr(scraping, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert await read_page("worker", address) == f"{address} does not answer within 0.2 seconds"
-    assert await read_page("worker", address) == f"nothing listens at {address}"
+        assert await scrape("worker", address) == f"{address} does not answer within 0.2 seconds"
+    assert await scrape("worker", address) == f"nothing listens at {address}"
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ async def test_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 )
 async def test_what_is_no_page_is_said(status: int, body: bytes, why: str) -> None:
     with answering(status, body) as address:
-        assert await read_page("store", address) == why.replace("ADDRESS", address)
+        assert await scrape("store", address) == why.replace("ADDRESS", address)

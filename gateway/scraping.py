@@ -1,4 +1,4 @@
-"""Pages of metrics: what they say, how they grow, and how another process's is read."""
+"""Scrapes /metrics of another process: its samples, their growth, and why it cannot be read."""
 
 import asyncio
 import math
@@ -24,8 +24,8 @@ _LARGEST_PAGE: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Page:
-    """The finite samples of a page by name and labels."""
+class Samples:
+    """The finite samples of a process by name and labels."""
 
     samples: Mapping[str, Mapping[Labels, float]] = field(default_factory=dict)
 
@@ -39,18 +39,18 @@ class Page:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError for what is no page."""
+        """Raises ValueError for what is no page of metrics."""
         try:
-            page = cls.of(text_string_to_metric_families(text))
+            found = cls.of(text_string_to_metric_families(text))
         except (ValueError, IndexError, KeyError) as error:
             raise ValueError("is no page of metrics") from error
-        if not page.samples:
+        if not found.samples:
             raise ValueError("has no metrics")
-        return page
+        return found
 
-    def where(self, **labels: str) -> "Page":
+    def where(self, **labels: str) -> "Samples":
         """Return the samples that have these labels."""
-        return Page(
+        return Samples(
             {
                 name: {key: value for key, value in series.items() if labels.items() <= key}
                 for name, series in self.samples.items()
@@ -78,8 +78,8 @@ class Page:
         return {group: int(total) for group, total in self.by(label, name).items()}
 
 
-def restarted(before: Page, after: Page) -> bool:
-    """Return whether the pages are of two processes: started at other times, or a counter became smaller."""
+def restarted(before: Samples, after: Samples) -> bool:
+    """Return whether the samples are of two processes: started at other times, or a counter became smaller."""
     started = before.total(_START), after.total(_START)
     if None not in started:
         return started[0] != started[1]
@@ -91,14 +91,14 @@ def restarted(before: Page, after: Page) -> bool:
     )
 
 
-def increase(before: Page, after: Page) -> Page:
+def increase(before: Samples, after: Samples) -> Samples:
     """Return the growth of each counter: a process that restarted began at 0."""
-    old = Page() if restarted(before, after) else before
+    old = Samples() if restarted(before, after) else before
 
     def grown(now: float, was: float) -> float:
         return max(0.0, now - was if now >= was else now)
 
-    return Page(
+    return Samples(
         {
             name: {key: grown(value, old.samples.get(name, {}).get(key, 0.0)) for key, value in series.items()}
             for name, series in after.samples.items()
@@ -123,18 +123,18 @@ def histogram_quantile(quantile: float, buckets: Mapping[float, float]) -> float
     return None
 
 
-def condition(page: Page | str) -> tuple[Literal["up", "not_ready", "down"], str | None]:
-    if isinstance(page, str):
-        return "down", page
-    missing = [peer for peer, up in page.by("peer", "agentmem_peer_up").items() if not up]
+def condition(scraped: Samples | str) -> tuple[Literal["up", "not_ready", "down"], str | None]:
+    if isinstance(scraped, str):
+        return "down", scraped
+    missing = [peer for peer, up in scraped.by("peer", "agentmem_peer_up").items() if not up]
     why = f"does not reach the {' and the '.join(missing)}" if missing else None
-    if page.total("agentmem_ready") == 0:
+    if scraped.total("agentmem_ready") == 0:
         return "not_ready", why or "it says that it is not serving; its log says why"
     return "up", why
 
 
-async def read_page(service: Service, address: str, names: Collection[str] = ()) -> Page | str:
-    """`address` is "host:port". Return why it cannot be read, or the page, which has only the series `names`, if there
+async def scrape(service: Service, address: str, names: Collection[str] = ()) -> Samples | str:
+    """`address` is "host:port". Return why it cannot be read, or its samples, only of the series `names`, if there
     are any.
     """
     query = "&".join(f"name[]={name}" for name in names)
@@ -143,7 +143,7 @@ async def read_page(service: Service, address: str, names: Collection[str] = ())
             status, body = await _get(address, f"/metrics?{query}" if query else "/metrics")
         if status != "200":
             return f"{address} answers with status {status}; is that its page of metrics?"
-        page = await asyncio.to_thread(Page.parse, body.decode())  # some ms, for the gateway
+        samples = await asyncio.to_thread(Samples.parse, body.decode())  # some ms, for the gateway
     except TimeoutError:
         return f"{address} does not answer within {PATIENCE:g} seconds"
     except ConnectionRefusedError:
@@ -153,11 +153,11 @@ async def read_page(service: Service, address: str, names: Collection[str] = ())
     except ValueError as error:
         what = "is no page of metrics" if isinstance(error, UnicodeDecodeError) else error
         return f"what {address} answers {what}; another program may have its port"
-    owners = list(page.by("service", "agentmem_build_info"))
+    owners = list(samples.by("service", "agentmem_build_info"))
     if owners != [service]:
         whose = f"the {owners[0]}'s page" if owners else "another program's page"
         return f"{address} has {whose}, not the {service}'s; give the address that it really has"
-    return page
+    return samples
 
 
 async def _get(address: str, path: str) -> tuple[str, bytes]:
