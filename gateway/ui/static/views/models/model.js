@@ -26,6 +26,7 @@ export function Model({ model, onChanged }) {
       <span class=${`tier ${loaded ? 'hot' : 'none'}`}>${model.state}</span>
       ${model.is_default && html`<span class="quiet">default</span>`}
       ${model.pinned && html`<span class="quiet">pinned</span>`}
+      ${model.unmeasured && html`<span class="quiet">to be measured between turns, and loaded again</span>`}
       <span class="push row"><a href=${linkTo(['talk', model.model_id])}>Talk</a>${loaded
         ? html`<button onClick=${() => setUnloading(true)}>Unload…</button>`
         : html`<button disabled=${loads || load.running} onClick=${load.begin}>Load</button>`}</span>
