@@ -204,11 +204,11 @@ class WorkerMetrics:
         self.model_load_seconds = histogram(
             "model_load", "Seconds of reading a model, proving it and taking its memory; not of waiting for others."
         )
-        self.models = frozenset(models)
+        self.models: set[str] = set()
         for kind in ("prefill", "decode"):
             self.engine_steps.labels(kind)
-        for model_id in self.models:
-            self._begin(model_id)
+        for model_id in models:
+            self.register(model_id)
 
     def turn(self, key: AgentKey) -> tuple[str, ...]:
         return (key.model_id, key.namespace) if self._namespace_label else (key.model_id,)
@@ -223,8 +223,9 @@ class WorkerMetrics:
 
         return count
 
-    def _begin(self, model_id: str) -> None:
+    def register(self, model_id: str) -> None:
         """Begin series at 0 that rules take rates of; namespaces are not known."""
+        self.models.add(model_id)
         for metric in (self.running, self.waiting, self.store_failures, self.drafted_tokens, self.accepted_tokens):
             metric.labels(model_id)
         if self._namespace_label:

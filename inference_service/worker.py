@@ -22,10 +22,12 @@ from agentmem.v1.inference_pb2_grpc import add_InferenceServiceServicer_to_serve
 from agentmem.v1.model_pb2_grpc import add_ModelServiceServicer_to_server
 from inference_service.engine.device import worth_restoring
 from inference_service.engine.thread import EngineThread
+from inference_service.hub.searching import HubSearch
 from inference_service.memory.match import MatchLimits
 from inference_service.memory.speeds import Speeds
 from inference_service.metrics import WorkerMetrics
 from inference_service.models.loading import Loader
+from inference_service.models.pulled import PulledModels
 from inference_service.models.serving import Models
 from inference_service.models.sources import registry
 from inference_service.portable.exporting import Exporter
@@ -70,7 +72,8 @@ class Worker:
         self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: service.ServiceManager = _NOBODY
     ) -> None:
         self._settings = settings
-        registered = registry(settings.model, settings.adapter, settings.models)
+        pulled = PulledModels(settings.data_directory / "worker" / "pulled.json")
+        registered = pulled.beside(registry(settings.model, settings.adapter, settings.models))
         self._metrics = WorkerMetrics(metrics_registry, registered, namespace_label=settings.namespace_label)
         self._process = ProcessMetrics(metrics_registry, "worker", [_STORE])
         self._engine = EngineThread()
@@ -114,7 +117,7 @@ class Worker:
         )
         inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, self._metrics)
-        models = ModelServicer(self._models, loader)
+        models = ModelServicer(self._models, loader, HubSearch(self._engine, settings), pulled)
         portable = PortableAgents(
             self._models, persister, locks, Exporter(store, restorer), Importer(store), loader.calibrations
         )

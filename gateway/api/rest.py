@@ -123,6 +123,19 @@ _TABLE: Final = (
         example={},
     ),
     _endpoint("POST /v1/model-registry/{model}/unload", "UnloadModel", "Unload a model, for admins", example={}),
+    _endpoint(
+        "POST /v1/model-registry/{model}/pull",
+        "PullModel",
+        "Download a model from the hub, register it and tell its progress, for admins",
+        example={},
+    ),
+    _endpoint(
+        "GET /v1/hub/models",
+        "SearchModels",
+        "Look for models on the hub, and whether they fit, for admins",
+        Parameter("query", "query", "Words that the hub id must have."),
+        Parameter("limit", "limit", "At most 50; 10 where it is not given.", Number),
+    ),
     _endpoint("GET /v1/workflows", "ListWorkflows", "List runs of workflows, newest first, without agents", *_PAGE),
     _endpoint(
         "POST /v1/workflows",

@@ -28,6 +28,10 @@ _MOST_LAYERS = 1000
 """Larger networks take long to set up."""
 
 
+Answer = tuple[Listing | None, dict[str, Any] | None, AgentmemError | None]
+"""Files, config.json, and what is wrong."""
+
+
 @dataclass(frozen=True)
 class Found:
     model_id: str
@@ -82,12 +86,15 @@ def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]
 
 
 def look(found: Sequence[Found], given: KVLimits) -> Iterator[Candidate]:
+    return (judge(each, answer, given) for each, answer in ask(found))
+
+
+def ask(found: Sequence[Found]) -> Iterator[tuple[Found, Answer]]:
     with ThreadPoolExecutor(_AT_ONCE, "hub") as threads:
-        for each, asked in zip(found, threads.map(lambda one: _asked(one.model_id), found), strict=True):
-            yield _judged(each, *asked, given)
+        yield from zip(found, threads.map(lambda one: _asked(one.model_id), found), strict=True)
 
 
-def _asked(model_id: str) -> tuple[Listing | None, dict[str, Any] | None, AgentmemError | None]:
+def _asked(model_id: str) -> Answer:
     listing = None
     try:
         listing = listed(model_id)
@@ -113,13 +120,9 @@ def _config(model_id: str, listing: Listing) -> dict[str, Any]:
     return config
 
 
-def _judged(
-    found: Found,
-    listing: Listing | None,
-    config: dict[str, Any] | None,
-    error: AgentmemError | None,
-    given: KVLimits,
-) -> Candidate:
+def judge(found: Found, answer: Answer, given: KVLimits) -> Candidate:
+    """Set up the network, without weights; in the worker on the engine's thread."""
+    listing, config, error = answer
     if listing is None or config is None:
         # Without weights that mlx-lm reads there is nothing to run.
         runs = listing is not None or not isinstance(error, NothingToLoad)

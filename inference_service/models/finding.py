@@ -94,6 +94,11 @@ class Finder:
         info, _ = await self._open(registered, lambda _stage, _share: None, offline=True)
         return self._with_fitting_context(info)
 
+    async def fetch(self, registered: RegisteredModel, report: ReportProgress) -> None:
+        """Download a model unless it is here. Raises FailedPrecondition and Unavailable."""
+        await self._must_be_fetched(registered)
+        await self._fetch(registered, report, self._settings.offline)
+
     def needs(self, info: ModelInfo) -> Needs:
         return needs_of(info, info.context_length, share_bytes(), self._settings.pool_bytes)
 
@@ -148,14 +153,21 @@ class Finder:
 
     async def _fetch(self, registered: RegisteredModel, report: ReportProgress, offline: bool) -> ModelSpec:
         loop, settings = asyncio.get_running_loop(), self._settings
+        left = False
 
         def fetched(share: float) -> None:
             if self._stopped:
                 raise Unavailable("the worker is shutting down")
+            if left:
+                raise Unavailable("nobody waits for the download any more")
             loop.call_soon_threadsafe(report, LoadStage.FETCH, share)
 
         work = partial(fetch, registered.source, offline=offline, progress=fetched)
-        directory = await loop.run_in_executor(self._downloads, work)
+        try:
+            directory = await loop.run_in_executor(self._downloads, work)
+        except asyncio.CancelledError:
+            left = True  # read by the download's thread
+            raise
         return ModelSpec(
             model_id=registered.model_id,
             directory=directory,

@@ -4,10 +4,12 @@ All waiters enter together. A late request is told when to retry; its swap conti
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
 
 from agentmem.errors import FailedPrecondition, NotFound, Unavailable
+from agentmem.process.models import RegisteredModel
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.opening import ModelInfo
 from inference_service.models.slots import ModelSlot, Progress
@@ -66,15 +68,20 @@ class Models(Swapper):
         slot = self.slot(model_id)
         if slot.open:
             return
-        loading = asyncio.create_task(self._load_and_leave(slot))
-        try:
-            async with aclosing(slot.follow(loading)) as steps:
-                async for step in steps:
-                    yield step
-            await loading
-        finally:
-            loading.cancel()
-            await asyncio.wait([loading])
+        async with aclosing(_followed(slot, self._load_and_leave(slot))) as steps:
+            async for step in steps:
+                yield step
+
+    async def pull(self, model_id: str) -> AsyncGenerator[Progress]:
+        """Download a hub's model, and register it. Raises FailedPrecondition and Unavailable."""
+        known = self.slots.get(model_id)
+        slot = ModelSlot(known.registered if known else RegisteredModel(model_id, model_id))
+        async with aclosing(_followed(slot, self._loader.fetch(slot.registered, slot.report))) as steps:
+            async for step in steps:
+                yield step
+        if model_id not in self.slots:
+            self.slots[model_id] = ModelSlot(slot.registered)
+            self._listener.registered(model_id)
 
     async def unload(self, model_id: str) -> int:
         """Unload after the model's requests, unless cancelled; return bytes freed."""
@@ -119,3 +126,16 @@ class Models(Swapper):
     def _leave(self, slot: ModelSlot) -> None:
         slot.leave()
         self._notify()
+
+
+async def _followed(slot: ModelSlot, work: Coroutine[Any, Any, Any]) -> AsyncGenerator[Progress]:
+    """Yield the slot's progress until the work is done; leaving ends the work. Raises its errors."""
+    task = asyncio.create_task(work)
+    try:
+        async with aclosing(slot.follow(task)) as steps:
+            async for step in steps:
+                yield step
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -46,6 +46,9 @@ _RELIEVE_SECONDS = 5.0
 
 
 class ModelListener(Protocol):
+    def registered(self, model_id: str) -> None:
+        """A model was pulled."""
+
     def arrived(self, model: LoadedModel, seconds: float) -> None:
         """The model serves after `seconds`."""
 

@@ -1,13 +1,15 @@
 """ModelService on the worker."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 from agentmem import paging
-from agentmem.errors import FailedPrecondition, Unavailable
+from agentmem.errors import FailedPrecondition, InvalidArgument, Unavailable
 from agentmem.load_stages import LoadStage
+from agentmem.process.models import is_hub_id
 from agentmem.v1 import model_pb2 as pb
 from agentmem.v1 import model_pb2_grpc
 from agentmem.validation import check_text
@@ -15,14 +17,19 @@ from inference_service.engine.calibration import Calibration
 from inference_service.engine.device import device_and_version, device_bytes
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.quality import Quality
+from inference_service.hub.candidates import Candidate
+from inference_service.hub.searching import HubSearch
 from inference_service.models.finding import NotFetched
 from inference_service.models.fitting import Resident, agent_bytes
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
+from inference_service.models.pulled import PulledModels
 from inference_service.models.serving import Models
 from inference_service.models.slots import ModelSlot, Progress
 from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
+
+_FOUND, _MOST_FOUND = 10, 50
 
 
 def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
@@ -46,6 +53,24 @@ def describe(slot: ModelSlot, *, default: bool) -> pb.Model:
         model.MergeFrom(_known(info))
     if slot.loaded is not None:
         model.MergeFrom(_measured(slot.loaded))
+    return model
+
+
+def _on_hub(found: Candidate, registered: bool) -> pb.HubModel:
+    listing, judged = found.listing, found.fit
+    model = pb.HubModel(
+        source=found.model_id,
+        downloads=found.found.downloads,
+        fits=found.fits,
+        fits_now=found.fits_now,
+        problem=found.problem,
+        registered=registered,
+    )
+    if listing is not None:
+        model.total_bytes, model.missing_bytes, model.gated = listing.total, listing.missing, listing.gated
+    if judged is not None:
+        model.weight_bytes, model.activation_bytes = judged.needs.weight_bytes, judged.needs.activation_bytes
+        model.context_length, model.agents_4k = judged.context_length, judged.agents
     return model
 
 
@@ -140,9 +165,11 @@ def _by_bits(quality: Quality, geometry: Geometry) -> list[pb.KVBitsMeasurement]
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
-    def __init__(self, models: Models, loader: Loader) -> None:
+    def __init__(self, models: Models, loader: Loader, hub: HubSearch, pulled: PulledModels) -> None:
         self._models = models
         self._loader = loader
+        self._hub = hub
+        self._pulled = pulled
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
         size = paging.asked_size(request)
@@ -177,6 +204,26 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def UnloadModel(self, request: pb.UnloadModelRequest, context: Any) -> pb.UnloadModelResponse:
         slot = self._models.slot(check_text("model_id", request.model_id))
         return pb.UnloadModelResponse(freed_bytes=await self._models.unload(slot.model_id))
+
+    async def SearchModels(self, request: pb.SearchModelsRequest, context: Any) -> pb.SearchModelsResponse:
+        limit = request.limit if request.HasField("limit") else _FOUND
+        if not 1 <= limit <= _MOST_FOUND:
+            raise InvalidArgument("limit", f"must be from 1 to {_MOST_FOUND}")
+        query = check_text("query", request.query, allow_empty=True)
+        found = await self._hub.find(query.split(), limit)
+        return pb.SearchModelsResponse(models=[_on_hub(each, each.model_id in self._models.slots) for each in found])
+
+    async def PullModel(self, request: pb.PullModelRequest, context: Any) -> AsyncIterator[pb.PullModelResponse]:
+        model_id = check_text("model_id", request.model_id)
+        if not (configured := model_id in self._models.slots) and not is_hub_id(model_id):
+            raise InvalidArgument("model_id", f"{model_id!r} is no hub id, which would be OWNER/NAME")
+        async with aclosing(self._models.pull(model_id)) as stages:
+            async for at in stages:
+                yield pb.PullModelResponse(progress=_shown(at))
+        if not configured:
+            await asyncio.to_thread(self._pulled.keep, model_id)
+        ready = pb.LoadProgress(stage=LoadStage.READY, share=1.0)
+        yield pb.PullModelResponse(progress=ready, model=self._describe(self._models.slot(model_id)))
 
     def _describe(self, slot: ModelSlot) -> pb.Model:
         model = describe(slot, default=slot.model_id == self._models.default)

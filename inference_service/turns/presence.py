@@ -27,6 +27,9 @@ class Presence:
         metrics.mlx_memory.labels("peak").set_function(mx.get_peak_memory)
         metrics.mlx_memory.labels("cache").set_function(mx.get_cache_memory)
 
+    def registered(self, model_id: str) -> None:
+        self._metrics.register(model_id)
+
     def arrived(self, model: LoadedModel, seconds: float) -> None:
         memory, metrics, bits = model.memory, self._metrics, str(model.geometry.format)
         memory.pool.broken = self._broken

@@ -26,6 +26,7 @@ def more() -> None:
     ("typed", "said"),
     [
         ("shwo", "No such command 'shwo'. Did you mean 'show'? `am --help` says more."),
+        ("--frob show", "No such option '--frob'. `am --help` says more."),
         ("show", "Missing argument 'NAME'. `am show --help` says more."),
         ("show x --limt 3", "No such option '--limt'. Did you mean '--limit'? `am show --help` says more."),
         ("show x y", "Got unexpected extra argument (y). `am show --help` says more."),

@@ -130,6 +130,7 @@ class ScriptedWorker(inference_pb2_grpc.InferenceServiceServicer):
             model_pb2.Model(model_id="demo", is_default=True, state=model_pb2.MODEL_STATE_LOADED, context_length=4096),
             model_pb2.Model(model_id="org/large", state=model_pb2.MODEL_STATE_REGISTERED),
         ]
+        self.on_hub = [model_pb2.HubModel(source="org/large", total_bytes=1, fits=True)]
         self.stages: list[tuple[str, float]] = []
         """LoadModel's progress before it is ready, or before `load_error`."""
         self.freed_bytes = 1
@@ -293,6 +294,15 @@ class _Models(model_pb2_grpc.ModelServiceServicer):
     async def UnloadModel(self, request: Any, context: Any) -> model_pb2.UnloadModelResponse:
         self._worker.note(request, context)
         return model_pb2.UnloadModelResponse(freed_bytes=self._worker.freed_bytes)
+
+    async def SearchModels(self, request: Any, context: Any) -> model_pb2.SearchModelsResponse:
+        self._worker.note(request, context)
+        return model_pb2.SearchModelsResponse(models=self._worker.on_hub)
+
+    async def PullModel(self, request: Any, context: Any) -> Any:
+        self._worker.note(request, context)
+        ready = model_pb2.LoadProgress(stage="ready", share=1.0)
+        yield model_pb2.PullModelResponse(progress=ready, model=self._worker.models[0])
 
 
 def _services(worker: ScriptedWorker) -> Sequence[Any]:

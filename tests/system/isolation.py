@@ -208,6 +208,8 @@ RPCS: dict[str, list[Rpc]] = {
     ],
     f"{_MODELS}/LoadModel": [_of_all(model_pb2.LoadModelRequest(model_id=MODEL), DENIED)],
     f"{_MODELS}/UnloadModel": [_of_all(model_pb2.UnloadModelRequest(model_id=MODEL), DENIED)],
+    f"{_MODELS}/SearchModels": [_of_all(model_pb2.SearchModelsRequest(), DENIED)],
+    f"{_MODELS}/PullModel": [_of_all(model_pb2.PullModelRequest(model_id=MODEL), DENIED)],
     f"{_WORKFLOWS}/RunWorkflow": [
         Rpc(run_workflow, lambda events: _ran(events) and events[0].started.workflow.workflow_id not in WORKFLOW_IDS),
         Rpc(

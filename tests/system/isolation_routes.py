@@ -206,6 +206,8 @@ ROUTES: dict[tuple[str, str], list[Http]] = {
     ],
     ("POST", "/v1/model-registry/{model}/load"): [Http(f"/v1/model-registry/{MODEL}/load", 403, {})],
     ("POST", "/v1/model-registry/{model}/unload"): [Http(f"/v1/model-registry/{MODEL}/unload", 403, {})],
+    ("POST", "/v1/model-registry/{model}/pull"): [Http(f"/v1/model-registry/{MODEL}/pull", 403, {})],
+    ("GET", "/v1/hub/models"): [Http("/v1/hub/models", 403)],
     ("GET", "/v1/workflows"): [Http("/v1/workflows", lambda got: not _bobs_run(got))],
     ("POST", "/v1/workflows"): [
         # A run of ada's own, although bob's was asked for in the same words.

@@ -80,6 +80,25 @@ export function total(cached) {
   return Object.values(cached ?? {}).reduce((sum, tokens) => sum + tokens, 0);
 }
 
+/**
+ * @param {import('./gateway.js').Json} cache what was planned
+ * @param {import('./gateway.js').Json} [usage] what became of it: a file can turn out to be damaged
+ * @returns {import('./gateway.js').Json}
+ */
+export function reused(cache, usage) {
+  return cache && usage?.cached ? { ...cache, cached: usage.cached } : cache;
+}
+
+/**
+ * @param {import('./gateway.js').Json} cache
+ * @returns {string} such as "cache hit 47/62 (76 %)"
+ */
+export function hit({ cached, prompt_tokens: prompt }) {
+  const hits = total(cached);
+  const share = prompt ? Math.round((100 * hits) / prompt) : 0;
+  return `cache hit ${number(hits)}/${number(prompt)} (${hits < prompt ? Math.min(99, share) : share} %)`;
+}
+
 /** What the tiers are. */
 export const TIERS = /** @type {Record<string, string>} */ ({
   hot: 'in the worker’s memory',
@@ -89,7 +108,7 @@ export const TIERS = /** @type {Record<string, string>} */ ({
 });
 
 const MISSES = /** @type {Record<string, string>} */ ({
-  absent: 'never seen before',
+  absent: 'no KV of the rest is kept',
   evicted: 'its KV was dropped to make room',
   diverged: 'the prompt differs from the memory from there on',
   not_trimmable: 'layers of a window or a state cannot go back to there, and no checkpoint was saved',

@@ -105,13 +105,13 @@ export function KeyQuestion() {
   return html`<dialog ref=${dialog} aria-labelledby="key-title" onClose=${closed}
     onCancel=${(/** @type {Event} */ e) => e.preventDefault()}>
     <form onSubmit=${enter}>
-      <h2 id="key-title">A key, please</h2>
+      <h2 id="key-title">API key</h2>
       <p>${refused
-        ? 'The gateway does not take the key of this tab. What you typed into the page is still there.'
-        : 'This gateway asks for a key. Whoever runs it makes one with agentmem keys create.'}</p>
-      <label>Key <input type="password" autocomplete="off" spellcheck=${false} required value=${typed}
+        ? 'The gateway does not take the API key of this tab. What you typed into the page is still there.'
+        : 'This gateway asks for an API key. Whoever runs it makes one with agentmem keys create.'}</p>
+      <label>API key <input type="password" autocomplete="off" spellcheck=${false} required value=${typed}
         onInput=${(/** @type {{target: HTMLInputElement}} */ e) => setTyped(e.target.value)} /></label>
-      ${wrong && html`<p class="problem" role="alert">A key has only ASCII letters, digits and signs.</p>`}
+      ${wrong && html`<p class="problem" role="alert">An API key has only ASCII letters, digits and signs.</p>`}
       <p class="quiet">It stays in this tab and goes to this gateway only.</p>
       <div class="row end"><button class="primary">Use it</button></div>
     </form>

@@ -38,7 +38,7 @@ function skip(event) {
 function KeyState() {
   const { kept } = useKeyState();
   if (!kept) return null;
-  return html`<span class="quiet">key in this tab</span>
+  return html`<span class="quiet">API key in this tab</span>
     <button class="link" onClick=${() => keep('')}>Forget it</button>`;
 }
 

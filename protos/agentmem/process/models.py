@@ -64,9 +64,13 @@ def problem_of_source(source: str, directory: Path) -> str:
             f"there is no such directory, and hub ids are OWNER/NAME; did you mean OWNER/{source} or ./{source}? "
             f"`agentmem models search {words}` finds models"
         )
-    if not _HUB_ID.fullmatch(source):
+    if not is_hub_id(source):
         return f"{source} does not exist, and is no hub id, which would be OWNER/NAME"
     return ""
+
+
+def is_hub_id(name: str) -> bool:
+    return _HUB_ID.fullmatch(name) is not None
 
 
 def problem_of_adapter(name: str, directory: Path) -> str:

@@ -666,3 +666,179 @@ class UnloadModelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnloadModelResponse: _TypeAlias = UnloadModelResponse  # noqa: Y015
+
+@_typing.final
+class SearchModelsRequest(_message.Message):
+    """SearchModelsRequest says what to look for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUERY_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    query: _builtins.str
+    """Words that the hub id must have, separated by spaces; at most 256 bytes. Empty: models of mlx-community."""
+    limit: _builtins.int
+    """At most 50. Default 10."""
+    def __init__(
+        self,
+        *,
+        query: _builtins.str = ...,
+        limit: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit", "query", b"query"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+
+Global___SearchModelsRequest: _TypeAlias = SearchModelsRequest  # noqa: Y015
+
+@_typing.final
+class SearchModelsResponse(_message.Message):
+    """SearchModelsResponse is what was found."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___HubModel]:
+        """Models converted for MLX, the most downloaded first."""
+
+    def __init__(
+        self,
+        *,
+        models: _abc.Iterable[Global___HubModel] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchModelsResponse: _TypeAlias = SearchModelsResponse  # noqa: Y015
+
+@_typing.final
+class HubModel(_message.Message):
+    """HubModel is a model on the hub, and what it needs of this machine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    DOWNLOADS_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    MISSING_BYTES_FIELD_NUMBER: _builtins.int
+    WEIGHT_BYTES_FIELD_NUMBER: _builtins.int
+    ACTIVATION_BYTES_FIELD_NUMBER: _builtins.int
+    CONTEXT_LENGTH_FIELD_NUMBER: _builtins.int
+    AGENTS_4K_FIELD_NUMBER: _builtins.int
+    FITS_FIELD_NUMBER: _builtins.int
+    FITS_NOW_FIELD_NUMBER: _builtins.int
+    GATED_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    REGISTERED_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Its hub id."""
+    downloads: _builtins.int
+    """How often it was downloaded lately."""
+    total_bytes: _builtins.int
+    """Bytes of its files."""
+    missing_bytes: _builtins.int
+    """Bytes of those that are not on this machine."""
+    weight_bytes: _builtins.int
+    """Memory for its weights; 0 while unknown, like the next three."""
+    activation_bytes: _builtins.int
+    """Memory for computing, estimated."""
+    context_length: _builtins.int
+    """Tokens that its context would hold here."""
+    agents_4k: _builtins.int
+    """How many agents of 4096 tokens would have their KV in memory."""
+    fits: _builtins.bool
+    """It fits this machine's memory; absent while unknown."""
+    fits_now: _builtins.bool
+    """It fits the memory that other processes leave now."""
+    gated: _builtins.bool
+    """The hub wants a token to download it."""
+    problem: _builtins.str
+    """Why it does not run or fit, or why that is unknown; empty if it fits."""
+    registered: _builtins.bool
+    """It is registered, under its hub id."""
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        downloads: _builtins.int = ...,
+        total_bytes: _builtins.int = ...,
+        missing_bytes: _builtins.int = ...,
+        weight_bytes: _builtins.int = ...,
+        activation_bytes: _builtins.int = ...,
+        context_length: _builtins.int = ...,
+        agents_4k: _builtins.int = ...,
+        fits: _builtins.bool | None = ...,
+        fits_now: _builtins.bool = ...,
+        gated: _builtins.bool = ...,
+        problem: _builtins.str = ...,
+        registered: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fits", b"_fits", "fits", b"fits"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fits", b"_fits", "activation_bytes", b"activation_bytes", "agents_4k", b"agents_4k", "context_length", b"context_length", "downloads", b"downloads", "fits", b"fits", "fits_now", b"fits_now", "gated", b"gated", "missing_bytes", b"missing_bytes", "problem", b"problem", "registered", b"registered", "source", b"source", "total_bytes", b"total_bytes", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fits: _TypeAlias = _typing.Literal["fits"]  # noqa: Y015
+    _WhichOneofArgType__fits: _TypeAlias = _typing.Literal["_fits", b"_fits"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fits) -> _WhichOneofReturnType__fits | None: ...
+
+Global___HubModel: _TypeAlias = HubModel  # noqa: Y015
+
+@_typing.final
+class PullModelRequest(_message.Message):
+    """PullModelRequest names a model on the hub."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_ID_FIELD_NUMBER: _builtins.int
+    model_id: _builtins.str
+    """Its hub id, OWNER/NAME."""
+    def __init__(
+        self,
+        *,
+        model_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_id", b"model_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullModelRequest: _TypeAlias = PullModelRequest  # noqa: Y015
+
+@_typing.final
+class PullModelResponse(_message.Message):
+    """PullModelResponse is progress."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___LoadProgress:
+        """How far the download is; "ready" in the last message."""
+
+    @_builtins.property
+    def model(self) -> Global___Model:
+        """The registered model, with the last message."""
+
+    def __init__(
+        self,
+        *,
+        progress: Global___LoadProgress | None = ...,
+        model: Global___Model | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullModelResponse: _TypeAlias = PullModelResponse  # noqa: Y015

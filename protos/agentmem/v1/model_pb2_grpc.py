@@ -57,6 +57,16 @@ class ModelServiceStub:
                 request_serializer=agentmem_dot_v1_dot_model__pb2.UnloadModelRequest.SerializeToString,
                 response_deserializer=agentmem_dot_v1_dot_model__pb2.UnloadModelResponse.FromString,
                 _registered_method=True)
+        self.SearchModels = channel.unary_unary(
+                '/agentmem.v1.ModelService/SearchModels',
+                request_serializer=agentmem_dot_v1_dot_model__pb2.SearchModelsRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_model__pb2.SearchModelsResponse.FromString,
+                _registered_method=True)
+        self.PullModel = channel.unary_stream(
+                '/agentmem.v1.ModelService/PullModel',
+                request_serializer=agentmem_dot_v1_dot_model__pb2.PullModelRequest.SerializeToString,
+                response_deserializer=agentmem_dot_v1_dot_model__pb2.PullModelResponse.FromString,
+                _registered_method=True)
 
 
 class ModelServiceServicer:
@@ -100,6 +110,25 @@ class ModelServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SearchModels(self, request, context):
+        """SearchModels looks for models on the hub and says whether they fit this machine. It reads lists of files and
+        config.json, and downloads no weights. FAILED_PRECONDITION if the worker is offline, UNAVAILABLE if the hub does not
+        answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PullModel(self, request, context):
+        """PullModel downloads a model from the hub, registers it under its hub id, and streams its progress. It stays
+        registered when the worker starts again with the same data directory. Pulling a model that is here only registers
+        it. FAILED_PRECONDITION, before anything is downloaded, if the model cannot run or does not fit, the disk has no room
+        for it, or the worker is offline. If the caller leaves, the download ends; pulling again continues it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ModelServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -122,6 +151,16 @@ def add_ModelServiceServicer_to_server(servicer, server):
                     servicer.UnloadModel,
                     request_deserializer=agentmem_dot_v1_dot_model__pb2.UnloadModelRequest.FromString,
                     response_serializer=agentmem_dot_v1_dot_model__pb2.UnloadModelResponse.SerializeToString,
+            ),
+            'SearchModels': grpc.unary_unary_rpc_method_handler(
+                    servicer.SearchModels,
+                    request_deserializer=agentmem_dot_v1_dot_model__pb2.SearchModelsRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_model__pb2.SearchModelsResponse.SerializeToString,
+            ),
+            'PullModel': grpc.unary_stream_rpc_method_handler(
+                    servicer.PullModel,
+                    request_deserializer=agentmem_dot_v1_dot_model__pb2.PullModelRequest.FromString,
+                    response_serializer=agentmem_dot_v1_dot_model__pb2.PullModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -235,6 +274,60 @@ class ModelService:
             '/agentmem.v1.ModelService/UnloadModel',
             agentmem_dot_v1_dot_model__pb2.UnloadModelRequest.SerializeToString,
             agentmem_dot_v1_dot_model__pb2.UnloadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SearchModels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentmem.v1.ModelService/SearchModels',
+            agentmem_dot_v1_dot_model__pb2.SearchModelsRequest.SerializeToString,
+            agentmem_dot_v1_dot_model__pb2.SearchModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PullModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/agentmem.v1.ModelService/PullModel',
+            agentmem_dot_v1_dot_model__pb2.PullModelRequest.SerializeToString,
+            agentmem_dot_v1_dot_model__pb2.PullModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

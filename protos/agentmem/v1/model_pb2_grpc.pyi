@@ -53,6 +53,17 @@ class ModelServiceStub:
     it. Later requests, and those that come meanwhile, load it again. Unloading a model that is not loaded is OK. If
     the caller leaves while requests are running, the model stays loaded.
     """
+    SearchModels: _grpc.UnaryUnaryMultiCallable[_model_pb2.SearchModelsRequest, _model_pb2.SearchModelsResponse]
+    """SearchModels looks for models on the hub and says whether they fit this machine. It reads lists of files and
+    config.json, and downloads no weights. FAILED_PRECONDITION if the worker is offline, UNAVAILABLE if the hub does not
+    answer.
+    """
+    PullModel: _grpc.UnaryStreamMultiCallable[_model_pb2.PullModelRequest, _model_pb2.PullModelResponse]
+    """PullModel downloads a model from the hub, registers it under its hub id, and streams its progress. It stays
+    registered when the worker starts again with the same data directory. Pulling a model that is here only registers
+    it. FAILED_PRECONDITION, before anything is downloaded, if the model cannot run or does not fit, the disk has no room
+    for it, or the worker is offline. If the caller leaves, the download ends; pulling again continues it.
+    """
 
 @_typing.type_check_only
 class ModelServiceAsyncStub(ModelServiceStub):
@@ -78,6 +89,17 @@ class ModelServiceAsyncStub(ModelServiceStub):
     """UnloadModel stops admitting requests for a model, waits for its running requests, writes its agents' KV and unloads
     it. Later requests, and those that come meanwhile, load it again. Unloading a model that is not loaded is OK. If
     the caller leaves while requests are running, the model stays loaded.
+    """
+    SearchModels: _aio.UnaryUnaryMultiCallable[_model_pb2.SearchModelsRequest, _model_pb2.SearchModelsResponse]  # type: ignore[assignment]
+    """SearchModels looks for models on the hub and says whether they fit this machine. It reads lists of files and
+    config.json, and downloads no weights. FAILED_PRECONDITION if the worker is offline, UNAVAILABLE if the hub does not
+    answer.
+    """
+    PullModel: _aio.UnaryStreamMultiCallable[_model_pb2.PullModelRequest, _model_pb2.PullModelResponse]  # type: ignore[assignment]
+    """PullModel downloads a model from the hub, registers it under its hub id, and streams its progress. It stays
+    registered when the worker starts again with the same data directory. Pulling a model that is here only registers
+    it. FAILED_PRECONDITION, before anything is downloaded, if the model cannot run or does not fit, the disk has no room
+    for it, or the worker is offline. If the caller leaves, the download ends; pulling again continues it.
     """
 
 class ModelServiceServicer:
@@ -121,6 +143,27 @@ class ModelServiceServicer:
         """UnloadModel stops admitting requests for a model, waits for its running requests, writes its agents' KV and unloads
         it. Later requests, and those that come meanwhile, load it again. Unloading a model that is not loaded is OK. If
         the caller leaves while requests are running, the model stays loaded.
+        """
+
+    def SearchModels(
+        self,
+        request: _model_pb2.SearchModelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_model_pb2.SearchModelsResponse, _abc.Awaitable[_model_pb2.SearchModelsResponse]]:
+        """SearchModels looks for models on the hub and says whether they fit this machine. It reads lists of files and
+        config.json, and downloads no weights. FAILED_PRECONDITION if the worker is offline, UNAVAILABLE if the hub does not
+        answer.
+        """
+
+    def PullModel(
+        self,
+        request: _model_pb2.PullModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_model_pb2.PullModelResponse], _abc.AsyncIterator[_model_pb2.PullModelResponse]]:
+        """PullModel downloads a model from the hub, registers it under its hub id, and streams its progress. It stays
+        registered when the worker starts again with the same data directory. Pulling a model that is here only registers
+        it. FAILED_PRECONDITION, before anything is downloaded, if the model cannot run or does not fit, the disk has no room
+        for it, or the worker is offline. If the caller leaves, the download ends; pulling again continues it.
         """
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

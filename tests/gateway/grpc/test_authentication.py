@@ -137,6 +137,8 @@ async def test_models_are_loaded_by_admins_only(worker: ScriptedWorker, run_dir:
         for call in (
             models.LoadModel(model_pb2.LoadModelRequest()).read(),
             models.UnloadModel(model_pb2.UnloadModelRequest()),
+            models.PullModel(model_pb2.PullModelRequest()).read(),
+            models.SearchModels(model_pb2.SearchModelsRequest()),
         ):
             refused = await failure(call)
             assert refused.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -144,14 +146,16 @@ async def test_models_are_loaded_by_admins_only(worker: ScriptedWorker, run_dir:
         can: Any = model_pb2_grpc.ModelServiceStub(admins)
         assert [step.stage async for step in can.LoadModel(model_pb2.LoadModelRequest())] == ["ready"]
         await can.UnloadModel(model_pb2.UnloadModelRequest())
+        assert len((await can.SearchModels(model_pb2.SearchModelsRequest())).models) == 1
         asked = len(worker.requests)
-        for verb in ("load", "unload"):
+        for verb in ("load", "unload", "pull"):
             url = f"/v1/model-registry/demo/{verb}"
             assert (await http.post(url, json={})).status_code == 403
             assert len(worker.requests) == asked
             assert (await admins_http.post(url, json={})).status_code == 200
             asked += 1
         assert (await http.get("/v1/model-registry")).status_code == 200
+        assert (await http.get("/v1/hub/models")).status_code == 403
 
 
 async def test_limits_of_a_key_hold_at_both_doors_together(worker: ScriptedWorker, run_dir: Path) -> None:

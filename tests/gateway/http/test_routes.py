@@ -61,6 +61,8 @@ WANTED: dict[str, Any] = {
     "GetModel": model_pb2.GetModelRequest(model_id="org/large"),
     "LoadModel": model_pb2.LoadModelRequest(model_id="org/large"),
     "UnloadModel": model_pb2.UnloadModelRequest(model_id="org/large"),
+    "PullModel": model_pb2.PullModelRequest(model_id="org/large"),
+    "SearchModels": model_pb2.SearchModelsRequest(),
 }
 WANTED["SetAgentTtl"].ttl.FromSeconds(86400)
 WANTED["SetAgentTtl"].delete_after.FromSeconds(2592000)

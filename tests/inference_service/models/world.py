@@ -31,6 +31,9 @@ class Events:
     def left(self, model: LoadedModel, reason: str) -> None:
         self.told.append((reason, model.model_id))
 
+    def registered(self, model_id: str) -> None:
+        self.told.append(("registered", model_id))
+
     def failed(self, model_id: str) -> None:
         self.told.append(("failed", model_id))
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.errors import InvalidArgument
+from agentmem.errors import FailedPrecondition, InvalidArgument
 from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
@@ -17,12 +17,14 @@ from inference_service.engine.device import device_and_version
 from inference_service.engine.geometry import Geometry, LayerGroup
 from inference_service.engine.quality import Divergence, Quality
 from inference_service.engine.quantization import FOUR_BITS
+from inference_service.hub.searching import HubSearch
 from inference_service.models.fitting import MemoryLimits
 from inference_service.models.serving import Models
 from inference_service.models.slots import State
 from inference_service.pool.kv import Space
 from inference_service.pool.memory import Sizes
 from inference_service.servicers.models import ModelServicer
+from inference_service.settings import WorkerSettings
 from inference_service.text.tool_calls import CallSyntax
 from tests.inference_service.models.conftest import directories
 from tests.inference_service.models.world import serving
@@ -66,12 +68,17 @@ def with_loaded(of: Models) -> Models:
     return of
 
 
+def servicer(of: Models, loader: Any = LOADER) -> ModelServicer:
+    nothing = cast(Any, None)
+    return ModelServicer(of, loader, nothing, nothing)
+
+
 async def page(of: Models, **fields: Any) -> model_pb2.ListModelsResponse:
-    return await ModelServicer(of, LOADER).ListModels(model_pb2.ListModelsRequest(**fields), None)
+    return await servicer(of).ListModels(model_pb2.ListModelsRequest(**fields), None)
 
 
 async def get(of: Models, model_id: str = "") -> model_pb2.Model:
-    return (await ModelServicer(of, LOADER).GetModel(model_pb2.GetModelRequest(model_id=model_id), None)).model
+    return (await servicer(of).GetModel(model_pb2.GetModelRequest(model_id=model_id), None)).model
 
 
 async def test_default_first_then_by_name() -> None:
@@ -170,8 +177,8 @@ async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
     directories: dict[str, str], tmp_path: Path
 ) -> None:
     async with serving(directories, tmp_path) as world:
-        servicer = ModelServicer(world.models, world.loader)
-        get = servicer.GetModel
+        service = servicer(world.models, world.loader)
+        get = service.GetModel
         a = (await get(model_pb2.GetModelRequest(model_id="a"), None)).model
         b = (await get(model_pb2.GetModelRequest(model_id="b"), None)).model
         assert (a.state, b.state) == (model_pb2.MODEL_STATE_LOADED, model_pb2.MODEL_STATE_REGISTERED)
@@ -185,7 +192,7 @@ async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
             assert memory.agents_4k == memory.pool_bytes // memory.agent_4k_bytes > 1
             assert memory.device_bytes > memory.usable_bytes
         loaded, shown = [], []
-        async for each in servicer.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None):
+        async for each in service.LoadModel(model_pb2.LoadModelRequest(model_id="b"), None):
             loaded.append(each)
             shown.append((await get(model_pb2.GetModelRequest(model_id="b"), None)).model)
         for at, model in zip(loaded[1:-1], shown[1:-1], strict=True):  # the first comes before the load begins
@@ -195,7 +202,22 @@ async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
         assert shown[-1].state == model_pb2.MODEL_STATE_LOADED and not shown[-1].HasField("progress")
         assert loaded[-1].stage == "ready" and loaded[-1].model.fingerprint
         assert [each.stage for each in loaded].count("ready") == 1
-        freed = (await servicer.UnloadModel(model_pb2.UnloadModelRequest(model_id="b"), None)).freed_bytes
+        freed = (await service.UnloadModel(model_pb2.UnloadModelRequest(model_id="b"), None)).freed_bytes
         assert freed == loaded[-1].model.weight_bytes + loaded[-1].model.memory.pool_bytes
         with pytest.raises(InvalidArgument, match="model_id"):
-            await servicer.UnloadModel(model_pb2.UnloadModelRequest(), None)
+            await service.UnloadModel(model_pb2.UnloadModelRequest(), None)
+
+
+async def test_what_is_searched_and_pulled_is_checked(tmp_path: Path) -> None:
+    offline = HubSearch(cast(Any, None), WorkerSettings(data=tmp_path, offline=True))
+    service = ModelServicer(models(), LOADER, offline, cast(Any, None))
+    with pytest.raises(FailedPrecondition, match="offline"):
+        await service.SearchModels(model_pb2.SearchModelsRequest(), None)
+    for limit in (0, 51):
+        with pytest.raises(InvalidArgument, match="limit"):
+            await service.SearchModels(model_pb2.SearchModelsRequest(limit=limit), None)
+    with pytest.raises(InvalidArgument, match="query"):
+        await service.SearchModels(model_pb2.SearchModelsRequest(query="x" * 257), None)
+    for name in ("", "llama", "../x", "/models/llama", "a/b/c"):
+        with pytest.raises(InvalidArgument, match="model_id"):
+            await anext(service.PullModel(model_pb2.PullModelRequest(model_id=name), None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.system.page.chromium import chromium
 
 LAUNCH_SECONDS = 60
 IMAGES = Path(__file__).parents[3] / "docs" / "guides" / "images"
+CACHE_HIT = re.compile(r"cache hit [1-9][\d,]*/[\d,]+ \(\d+ %\)")
 SCREENSHOTS = "AGENTMEM_SCREENSHOTS"
 """The variable that has the tests write the screenshots of the documentation."""
 _CONTEXT: Any = {"viewport": {"width": 1200, "height": 760}, "locale": "en-US"}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import grpc
+import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from agentmem.v1 import types_pb2
 from tests.system.client import Client, refused
-from tests.system.page.browser import opened, screenshot
+from tests.system.page.browser import CACHE_HIT, opened, screenshot
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -35,7 +36,7 @@ async def act(page: Page, what: str, button: str, field: tuple[str, str] | None 
 async def test_the_table_leads_to_a_memory(browser: Browser, live: Stack) -> None:
     for name in ("crew danny", "crew marco", "crew polo"):
         await known(live, name)
-    async with opened(browser, live.url) as page:
+    async with opened(browser, live.url, "#/agents") as page:
         await expect(page.get_by_role("status").filter(has_text="agents")).to_be_visible()
         await screenshot(page, "agents")
         names = page.locator("tbody .who")
@@ -53,7 +54,7 @@ async def test_the_table_leads_to_a_memory(browser: Browser, live: Stack) -> Non
         await expect(page.locator("ol.turns > li")).to_have_count(2)
         await expect(page.locator("ol.turns .said.user").last).to_contain_text("What is the colour of the boat?")
         await expect(page.locator("ol.turns .report .match").last).to_have_text("extend")
-        await expect(page.locator("ol.turns .report").last).to_contain_text("prompt tokens reused")
+        await expect(page.locator("ol.turns .report").last).to_contain_text(CACHE_HIT)
         await page.get_by_label("As the model sees it").check()
         await expect(page.locator(".coloured").first).to_contain_text("The colour of the boat is green.")
         await expect(page.locator(".stretch").first).to_have_class("stretch hot")
@@ -98,22 +99,22 @@ async def test_when_it_expires_and_what_a_full_context_does(browser: Browser, li
     client = await known(live, "kim")
     async with opened(browser, live.url, "#/agents/demo/kim") as page:
         facts = page.locator(".facts")
-        await act(page, "Expiry", "Set", ("Its KV goes after", "36 h"))
-        await expect(facts).to_contain_text("its KV after 36 h")
+        await act(page, "Expires", "Set", ("KV expires after", "36 h"))
+        await expect(facts).to_contain_text("KV after 36 h idle")
         await page.get_by_text("Actions", exact=True).click()
-        await page.get_by_role("button", name="Expiry…").click()
+        await page.get_by_role("button", name="Expires…").click()
         dialog = page.get_by_role("dialog")
-        await expect(dialog.get_by_label("Its KV goes after")).to_have_value("36 h")
-        await dialog.get_by_label("All of it goes after").fill("soon")
+        await expect(dialog.get_by_label("KV expires after")).to_have_value("36 h")
+        await dialog.get_by_label("Deleted after").fill("soon")
         await dialog.get_by_role("button", name="Set").click()
         await expect(dialog.get_by_role("alert")).to_contain_text('"soon" is no time')
-        await dialog.get_by_label("All of it goes after").fill("2.5d")
-        await dialog.get_by_label("Its KV goes after").fill("")
+        await dialog.get_by_label("Deleted after").fill("2.5d")
+        await dialog.get_by_label("KV expires after").fill("")
         await dialog.get_by_role("button", name="Set").click()
-        await expect(facts).to_contain_text("all after 3 d")
+        await expect(facts).to_contain_text("deleted after 3 d idle")
         described = await client.agent("kim")
         assert (described.HasField("ttl"), described.delete_after.seconds) == (False, 216_000)
-        await act(page, "Expiry", "Set", ("All of it goes after", ""))
+        await act(page, "Expires", "Set", ("Deleted after", ""))
         await expect(facts).to_contain_text("never")
         await page.get_by_text("Actions", exact=True).click()
         await page.get_by_role("button", name="Full context…").click()
@@ -144,6 +145,25 @@ async def test_forks_of_forks_are_a_tree(browser: Browser, live: Stack) -> None:
 
 
 @pytest.mark.slow
+async def test_an_agent_without_a_name_shows_its_first_words(browser: Browser, live: Stack) -> None:
+    said = {"role": "user", "content": "The number of the locker is 417."}
+    asked = {"role": "user", "content": "Where is the key?"}
+    async with httpx.AsyncClient(base_url=live.url, timeout=60) as http:
+        for message, headers in ((said, {}), (asked, {"x-agent-name": "deck"})):
+            body = {"model": "demo", "messages": [message], "max_tokens": 20}
+            answer = await http.post("/v1/chat/completions", json=body, headers=headers)
+            assert answer.headers["x-agent-id"].startswith("conv-")
+    async with opened(browser, live.url, "#/agents") as page:
+        await expect(page.get_by_role("link", name="deck: Where is the key?")).to_be_visible()
+        await page.get_by_role("link", name=said["content"]).click()
+        await expect(page.get_by_role("heading", name=said["content"])).to_be_visible()
+        await page.get_by_role("link", name="Talk", exact=True).last.click()
+        await expect(page.get_by_role("heading", name=said["content"])).to_be_visible()
+        await page.get_by_role("link", name="New chat").click()
+        await expect(page.get_by_role("link", name=said["content"])).to_be_visible()
+
+
+@pytest.mark.slow
 async def test_nothing_is_deleted_by_accident(browser: Browser, live: Stack) -> None:
     client = await known(live, "eve")
     async with opened(browser, live.url, "#/agents/demo/eve") as page:
@@ -166,6 +186,7 @@ async def test_a_probe_says_how_far_and_why_no_further(browser: Browser, live: S
     client = await known(live, "noa")
     before = (await client.agent("noa")).version
     async with opened(browser, live.url, "#/agents/demo/noa/probe") as page:
+        await page.get_by_label("It is").select_option("prompt")
         await page.get_by_role("textbox", name="Prompt").fill("Nothing of that.")
         await page.get_by_role("button", name="Probe").click()
         await expect(page.locator(".found")).to_contain_text("No more, because")

@@ -9,11 +9,12 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.async_api import Browser, expect
 
-from agentmem.v1 import agent_pb2, inference_pb2, types_pb2
+from agentmem.v1 import agent_pb2, inference_pb2, model_pb2, types_pb2
 from tests.gateway.background import served
 from tests.gateway.scripted import delta, finished, hello, started
 from tests.gateway.secured import add_key, revoke
@@ -33,6 +34,11 @@ HOSTILE = (
 """Names of agents, and things to say."""
 
 
+def plain(text: str) -> str:
+    """Return a text without the signs of Markdown's emphasis."""
+    return text.replace("*", "")
+
+
 def agent(name: str, **fields: object) -> agent_pb2.Agent:
     key = types_pb2.AgentKey(namespace="default", agent_id=name, model_id="demo")
     return agent_pb2.Agent(key=key, version=types_pb2.AgentVersion(uid="u", version=1), **fields)  # type: ignore[arg-type]
@@ -43,7 +49,7 @@ async def test_ten_thousand_agents(browser: Browser) -> None:
     with served() as gateway:
         gateway.worker.page = 1000
         gateway.worker.agents = [agent(f"agent-{n:05}", tokens=n, tier=types_pb2.TIER_WARM) for n in range(10_000)]
-        async with opened(browser, gateway.url) as page:
+        async with opened(browser, gateway.url, "#/agents") as page:
             await expect(page.get_by_role("status").filter(has_text="10,000 agents")).to_be_visible()
             await page.get_by_role("button", name="Tokens").click()
             rows = page.locator("tbody tr[data-row]")
@@ -75,26 +81,29 @@ async def test_names_and_texts_are_text(browser: Browser) -> None:
 
         async def echo(_: inference_pb2.GenerateRequest) -> AsyncIterator[inference_pb2.GenerateResponse]:
             yield started()
-            yield delta(text, reasoning=HOSTILE[0])
+            yield delta(f"{text}\n```\n{text}```", reasoning=HOSTILE[0])
             yield finished()
 
         gateway.worker.script = echo
-        async with opened(browser, gateway.url) as page:
+        async with opened(browser, gateway.url, "#/agents") as page:
             await page.get_by_role("button", name="Agent", exact=True).click()
             await page.locator("tbody .who").nth(len(HOSTILE) - 1).wait_for()
             assert sorted(await page.locator("tbody .who").all_inner_texts()) == sorted(HOSTILE)
             for name in HOSTILE:
-                await page.get_by_role("link", name="Talk").click()
-                await page.get_by_label("Agent", exact=True).fill(name)
-                await page.get_by_role("button", name="Talk").click()
-                await page.get_by_label("Say", exact=True).fill(HOSTILE[1])
+                await page.goto(f"{gateway.url}/ui/#/talk/demo/{quote(name, safe='')}")
+                await expect(page.locator("h2 .name")).to_have_text(name)
+                await page.get_by_label("Message", exact=True).fill(HOSTILE[1])
                 await page.keyboard.press("Enter")
                 said = page.locator("article[data-state=done]")
                 assert await said.locator(".said.user .text").text_content() == HOSTILE[1]
-                assert await said.locator(".said.assistant .words > .text").text_content() == text
+                assert await said.locator(".said.assistant details .text").text_content() == HOSTILE[0]
+                assert await said.locator(".said.assistant pre").text_content() == text.rstrip("\n")
+                prose = plain(await said.locator(".said.assistant .markdown").text_content() or "")
+                assert [each for each in HOSTILE if plain(each) not in prose] == []
                 assert await page.locator("h2 .name").inner_text() == name
                 assert gateway.worker.generated[-1].key.agent_id == name
             assert await page.locator("script").count() == 1 and await page.locator("img").count() == 0
+            assert await page.locator("article a").count() == 0
 
 
 @pytest.mark.slow
@@ -113,33 +122,35 @@ async def test_a_key_that_is_revoked(browser: Browser, tmp_path: Path) -> None:
 
         gateway.worker.script = waits
         async with opened(browser, gateway.url, "#/talk/demo/marco") as page:
-            question = page.get_by_role("dialog", name="A key, please")
+            question = page.get_by_role("dialog", name="API key")
             for _ in range(3):
                 await page.keyboard.press("Escape")
-            await question.get_by_label("Key").fill("amk_\u201cwrong\u201d")
+            await question.get_by_label("API key", exact=True).fill("amk_\u201cwrong\u201d")
             await question.get_by_role("button", name="Use it").click()
-            await expect(question.get_by_role("alert")).to_have_text("A key has only ASCII letters, digits and signs.")
-            await question.get_by_label("Key").fill("amk_wrong")
+            await expect(question.get_by_role("alert")).to_have_text(
+                "An API key has only ASCII letters, digits and signs."
+            )
+            await question.get_by_label("API key", exact=True).fill("amk_wrong")
             await question.get_by_role("button", name="Use it").click()
-            await expect(question).to_contain_text("The gateway does not take the key of this tab.")
+            await expect(question).to_contain_text("The gateway does not take the API key of this tab.")
             await expect(question.get_by_role("alert")).not_to_be_visible()
-            await question.get_by_label("Key").fill(key)
+            await question.get_by_label("API key", exact=True).fill(key)
             await page.keyboard.press("Enter")
-            await expect(page.get_by_text("key in this tab")).to_be_visible()
-            await page.get_by_label("Say", exact=True).fill("Hello")
+            await expect(page.get_by_text("API key in this tab")).to_be_visible()
+            await page.get_by_label("Message", exact=True).fill("Hello")
             await page.keyboard.press("Enter")
             await expect(page.locator(".said.assistant")).to_contain_text("Half of an ans")
-            await page.get_by_label("Say", exact=True).fill("not sent yet")
+            await page.get_by_label("Message", exact=True).fill("not sent yet")
             revoke(tmp_path, key)
             await expect(page.get_by_role("alert")).to_contain_text("The connection broke")
             going_on.set()
             gateway.worker.script = hello
             await page.get_by_role("button", name="Try again").click()
             await expect(question).to_contain_text("What you typed into the page is still there")
-            await question.get_by_label("Key").fill(other)
+            await question.get_by_label("API key", exact=True).fill(other)
             await page.keyboard.press("Enter")
             await expect(page.locator("article[data-state=done] .said.assistant")).to_contain_text("Hello")
-            assert await page.get_by_label("Say", exact=True).input_value() == "not sent yet"
+            assert await page.get_by_label("Message", exact=True).input_value() == "not sent yet"
             kept = await page.evaluate("[Object.keys(localStorage), document.cookie, Object.keys(sessionStorage)]")
             assert kept == [["agentmem.theme"], "", ["agentmem.key"]]
             await page.get_by_role("button", name="Forget it").click()
@@ -158,7 +169,8 @@ async def test_a_name_that_is_a_step_in_a_path_is_refused(browser: Browser) -> N
                     "A browser cannot ask for an agent of this name."
                 )
         async with opened(browser, gateway.url, "#/talk/demo/..") as page:
-            await page.get_by_label("Say", exact=True).fill("Hello")
+            await page.get_by_label("Message", exact=True).fill("Hello")
             await page.keyboard.press("Enter")
             await expect(page.locator("article[data-state=failed]")).to_contain_text("A browser cannot ask")
-        assert gateway.worker.requests == []
+        lists = {model_pb2.ListModelsRequest, agent_pb2.ListAgentsRequest}
+        assert [each for each in gateway.worker.requests if type(each) not in lists] == []

@@ -59,7 +59,7 @@ async def test_the_overview_goes_on_while_it_is_open(browser: Browser, live: Sta
         for row in await processes.all():
             await expect(row).to_contain_text("up")
         await expect(page.locator(".uplot")).to_have_count(5)
-        shown = page.locator("figcaption").filter(has_text="Prompt tokens from memory").locator("strong").first
+        shown = page.locator("figcaption").filter(has_text="Cache hit").locator("strong").first
         shares, clock = set(), asyncio.get_running_loop().time
         enough = clock() + (240 if documenting() else 0)  # a picture has some points
         async with asyncio.timeout(300 if documenting() else 30):  # until a turn has fallen between two readings

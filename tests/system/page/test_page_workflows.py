@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.system.page.browser import opened, screenshot
+from tests.system.page.browser import CACHE_HIT, opened, screenshot
 from tests.system.shared import DEMO, SharedStacks
 from tests.system.stack import Stack
 
@@ -104,8 +104,8 @@ async def test_a_file_is_checked_and_run(browser: Browser, live: Stack, tmp_path
         await expect(first.locator(".to")).to_contain_text("marco → lena whispered omar only learns of it")
         await expect(first.locator(".match")).to_have_text("extend")
         await expect(first.locator(".tier")).to_have_text("hot")
-        await expect(first.locator(".report")).to_contain_text("prompt tokens reused")
-        await expect(first.locator(".report")).to_contain_text("first token")
+        await expect(first.locator(".report")).to_contain_text(CACHE_HIT)
+        await expect(first.locator(".report")).to_contain_text("TTFT ")
         assert await first.evaluate("e => e.style.gridColumn") == "1"
         row = page.locator(".lane-row", has=first)
         await expect(row.locator(".mark", has_text="learns that marco whispered")).to_have_css("grid-column-start", "3")

@@ -3,11 +3,12 @@ import { html } from '../vendor/preact.js';
 import { agentPath, json } from '../gateway.js';
 import { ago, bytes, clock, counted, duration, number } from '../format.js';
 import { linkTo } from '../routing.js';
-import { Loading, Name, Problem, Tier, useLoaded } from '../parts.js';
+import { Loading, Problem, Tier, useLoaded } from '../parts.js';
 import { Actions } from './agent/actions.js';
 import { Branches } from './agent/branches.js';
 import { Memory } from './agent/memory.js';
 import { Probe } from './agent/probe.js';
+import { Called } from './agents/called.js';
 import { forgetAgents } from './agents/loading.js';
 
 /** @typedef {import('../gateway.js').Json} Json */
@@ -22,7 +23,7 @@ export function OneAgent({ model, agent, place }) {
     async (signal) => (await json('GET', agentPath(agent), { query: { model }, signal })).agent,
     [model, agent],
   );
-  const anew = () => {
+  const refresh = () => {
     forgetAgents();
     found.again();
   };
@@ -30,8 +31,9 @@ export function OneAgent({ model, agent, place }) {
   return html`<section>
     <div class="row head">
       <p class="crumbs"><a href=${linkTo(['agents'])}>Agents</a> ›</p>
-      <h1><${Name} text=${agent} /></h1> <span class="quiet">on ${model}</span>
-      <span class="push row"><button onClick=${anew}>Refresh</button> <a href=${linkTo(['talk', model, agent])}>Talk</a>
+      <h1><${Called} model=${model} agent=${agent} /></h1> <span class="quiet">on ${model}</span>
+      <span class="push row"><button onClick=${refresh}>Refresh</button>
+        <a href=${linkTo(['talk', model, agent])}>Talk</a>
         ${found.value && html`<${Actions} agent=${found.value} onChanged=${found.again} />`}</span>
     </div>
     ${found.error && html`<${Problem} error=${found.error} retry=${found.again} />`}
@@ -48,21 +50,21 @@ export function OneAgent({ model, agent, place }) {
 /** @param {{agent: Json}} props */
 function Facts({ agent }) {
   const idle = [
-    agent.ttl && `its KV after ${duration(agent.ttl)}`,
-    agent.delete_after && `all after ${duration(agent.delete_after)}`,
+    agent.ttl && `KV after ${duration(agent.ttl)} idle`,
+    agent.delete_after && `deleted after ${duration(agent.delete_after)} idle`,
   ];
   const left = agent.context_remaining;
   const facts = [
     ['Tier', html`<${Tier} tier=${agent.tier} />`],
     ['Memory',
       `${counted(agent.tokens, 'token')} in ${counted(agent.turns, 'turn')}, ${bytes(agent.text_bytes)} of text`],
-    ['KV on disk',
+    ['Disk usage',
       `${number(agent.warm_tokens)} tokens, ${bytes(agent.warm_bytes)} in ${counted(agent.blocks, 'block')}`],
     ['Context left', left == null ? 'the model is not loaded' : counted(left, 'token')],
     ['Version', number(agent.version?.version ?? 0)],
     ['Last use', html`<time title=${clock(agent.update_time)}>${ago(agent.update_time)}</time>`],
     ['Kept', agent.pinned ? 'pinned: never evicted to make room' : 'until room is needed'],
-    ['Goes when idle', idle.filter(Boolean).join(', ') || 'never'],
+    ['Expires', idle.filter(Boolean).join(', ') || 'never'],
     ['Full context', agent.context_policy ?? 'trim'],
   ];
   return html`<dl class="facts">${facts.map(([name, value]) => html`<div>

@@ -9,9 +9,9 @@ import { Workflows } from './workflows.js';
 
 /** @type {View[]} */
 export const VIEWS = [
-  { name: 'agents', title: 'Agents', View: Agents },
   { name: 'talk', title: 'Talk', View: Talk },
-  { name: 'workflows', title: 'Workflows', View: Workflows },
+  { name: 'agents', title: 'Agents', View: Agents },
   { name: 'models', title: 'Models', View: Models },
+  { name: 'workflows', title: 'Workflows', View: Workflows },
   { name: 'overview', title: 'Overview', View: Overview },
 ];

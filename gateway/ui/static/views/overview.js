@@ -1,10 +1,12 @@
 /** What the processes are doing, while this is open. */
 import { html, useEffect, useMemo, useRef, useState } from '../vendor/preact.js';
 import { json } from '../gateway.js';
-import { ago, bytes, duration, number } from '../format.js';
+import { ago, bytes, clock, duration, number } from '../format.js';
 import { poll } from '../polling.js';
 import { linkTo } from '../routing.js';
 import { Loading, Name, Problem, Tier } from '../parts.js';
+import { Called } from './agents/called.js';
+import { loadingWords, useModels } from './models/registry.js';
 import { Plot } from './overview/plot.js';
 import { REUSED, sums } from './overview/rates.js';
 
@@ -21,7 +23,7 @@ export function Overview() {
   if (!told) return error ? html`<${Problem} error=${error} />` : html`<${Loading} what="Looking" />`;
   return html`<section>
     <h1>Overview</h1>
-    ${error && html`<${Problem} error=${error} />`}
+    ${error && html`<${Problem} error=${error} /><p class="quiet">This is of ${clock(told.time)}:</p>`}
     <${Processes} processes=${told.processes} />
     <${Running} told=${told} />
     <${Plots} points=${points} />
@@ -79,7 +81,7 @@ function Plots({ points }) {
     return {
       at: points.map(seconds),
       hit: REUSED.map((tier) => line(tier, `--${tier}`, (each) => times(each.prompt_tokens_share[tier], 100))),
-      first: [...REUSED, 'none'].map((tier) => line(tier, `--${tier}`, (each) =>
+      first: [...REUSED, 'none'].map((tier) => line(tier === 'none' ? 'computed' : tier, `--${tier}`, (each) =>
         times(each.time_to_first_token_p50_seconds[tier], 1000))),
       generated: [line('generated', '--accent', (each) => each.generated_tokens_per_second)],
       running: [line('running', '--accent', (each) => each.running), line('waiting', '--bad', (each) => each.waiting)],
@@ -87,8 +89,8 @@ function Plots({ points }) {
     };
   }, [points]);
   return html`<div class="plots">
-    <${Plot} title="Prompt tokens from memory" unit="%" most=${100} seconds=${WINDOW} times=${at} lines=${hit} />
-    <${Plot} title="First token, half within" unit=" ms" seconds=${WINDOW} times=${at} lines=${first} />
+    <${Plot} title="Cache hit" unit="%" most=${100} seconds=${WINDOW} times=${at} lines=${hit} />
+    <${Plot} title="TTFT p50" unit=" ms" seconds=${WINDOW} times=${at} lines=${first} />
     <${Plot} title="Generated tokens a second" unit="" seconds=${WINDOW} times=${at} lines=${generated} />
     <${Plot} title="Turns" unit="" seconds=${WINDOW} times=${at} lines=${running} />
     <${Plot} title="Pool in use" unit="%" most=${100} seconds=${WINDOW} times=${at} lines=${pool} />
@@ -115,9 +117,9 @@ function Running({ told }) {
 /** @param {{turn: Json, namespace: string}} props `namespace` is that of the key */
 function Who({ turn, namespace }) {
   if (!turn.agent_id) return html`<span class="quiet">of no agent</span>`;
-  const name = html`<${Name} text=${turn.agent_id} />`;
-  if (turn.namespace !== namespace) return name;
-  return html`<a href=${linkTo(['agents', turn.model_id, turn.agent_id])}>${name}</a>`;
+  if (turn.namespace !== namespace) return html`<${Name} text=${turn.agent_id} />`;
+  return html`<a href=${linkTo(['agents', turn.model_id, turn.agent_id])}><${Called} model=${turn.model_id}
+    agent=${turn.agent_id} /></a>`;
 }
 
 /** @param {{processes: Json[]}} props */
@@ -126,10 +128,23 @@ function Processes({ processes }) {
     <thead><tr><th scope="col">Process</th><th scope="col">State</th><th scope="col">Version</th>
       <th scope="col">Since</th><th scope="col" class="num">Memory</th></tr></thead>
     <tbody>${processes.map((each) => html`<tr key=${each.service}><th scope="row">${each.service}</th>
-      <td>${each.state.replaceAll('_', ' ')}${each.why && html`<br /><span class="quiet">${each.why}</span>`}</td>
+      <td>${each.service === 'worker' && each.state === 'not_ready'
+        ? html`<${Unready} process=${each} />` : html`<${State} process=${each} />`}</td>
       <td>${each.version ?? ''}</td>
       <td>${each.start_time_seconds ? ago(new Date(each.start_time_seconds * 1000).toISOString()) : ''}</td>
       <td class="num">${each.memory_bytes ? bytes(each.memory_bytes) : ''}</td></tr>`)}</tbody></table></div>`;
+}
+
+/** A worker that loads its model, or another reason why it does not serve.
+ * @param {{process: Json}} props */
+function Unready({ process }) {
+  const loading = useModels(true).models?.find((model) => model.state === 'loading');
+  return loading ? loadingWords(loading) : html`<${State} process=${process} />`;
+}
+
+/** @param {{process: Json}} props */
+function State({ process: { state, why } }) {
+  return html`${state.replaceAll('_', ' ')}${why && html`<br /><span class="quiet">${why}</span>`}`;
 }
 
 /** @param {{told: Json}} props */
@@ -143,9 +158,9 @@ function Tiers({ told }) {
     <div class="scrolls" tabindex="0" role="region" aria-label="By tier"><table>
     <thead><tr><th scope="col">Tier</th><th scope="col" class="num">Agents</th>
       <th scope="col" class="num">Prompt tokens</th>
-      <th scope="col" class="num">First token, half within</th><th scope="col" class="num">99 % within</th></tr></thead>
+      <th scope="col" class="num">TTFT p50</th><th scope="col" class="num">TTFT p99</th></tr></thead>
     <tbody>${['hot', 'warm', 'remote', 'none'].map((tier) => html`<tr key=${tier}>
-      <th scope="row"><${Tier} tier=${tier} /></th>
+      <th scope="row">${tier === 'none' ? 'computed' : html`<${Tier} tier=${tier} />`}</th>
       <td class="num">${(tier === 'hot' ? told.models : told.disk) ? number(told.agents_by_tier[tier] ?? 0) : '–'}</td>
       <td class="num">${told.models ? number(reused[tier === 'none' ? 'computed' : tier] ?? 0) : '–'}</td>
       <td class="num">${time(tier, 'p50_seconds')}</td>
@@ -161,7 +176,7 @@ function Room({ told }) {
     Object.entries(counts).map(([why, count]) => `${why} ${number(count)}`).join(', ') || 'none';
   const used = disk ? Object.values(disk.bytes).reduce((sum, count) => sum + Number(count), 0) : 0;
   const facts = [
-    ['Disk', disk
+    ['Disk usage', disk
       ? `${bytes(used)}${disk.limit_bytes ? ` of ${bytes(disk.limit_bytes)}` : ''}${
         disk.free_bytes == null ? '' : `, ${bytes(disk.free_bytes)} free`}`
       : 'not known'],

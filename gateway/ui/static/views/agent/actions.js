@@ -13,7 +13,7 @@ const DEEDS = /** @type {[string, (agent: Json) => Deed][]} */ ([
   ['Snapshot…', snapshot],
   ['Trim…', trim],
   ['Pin…', pin],
-  ['Expiry…', expiry],
+  ['Expires…', expiry],
   ['Full context…', contextPolicy],
   ['Prefetch…', prefetch],
   ['Evict from memory…', (agent) => evict(agent, 'hot')],

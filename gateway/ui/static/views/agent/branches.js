@@ -4,6 +4,7 @@ import { agentPath, pages } from '../../gateway.js';
 import { ago, clock, counted, number } from '../../format.js';
 import { linkTo } from '../../routing.js';
 import { Loading, Name, Problem, useLoaded } from '../../parts.js';
+import { Called } from '../agents/called.js';
 import { allAgents, forgetAgents } from '../agents/loading.js';
 import { Confirm } from './confirm.js';
 import { deleteSnapshot, forkAt, restore } from './deeds.js';
@@ -80,7 +81,8 @@ function Forebears({ agent, family = [] }) {
     at = family.find(({ key }) => key.agent_id === from.agent_id);
   }
   return sources.map((from) => html`<li class="quiet">forked from <a
-    href=${linkTo(['agents', agent.key.model_id, from.agent_id, 'branches'])}><${Name} text=${from.agent_id} /></a>,
+    href=${linkTo(['agents', agent.key.model_id, from.agent_id, 'branches'])}><${Called}
+    model=${agent.key.model_id} agent=${from.agent_id} /></a>,
     ${' '}its version ${number(from.version)}</li>`);
 }
 
@@ -91,7 +93,8 @@ function Forks({ agents, family = [], depth = 1 }) {
   const below = (/** @type {string} */ name) =>
     (depth < DEEPEST ? family.filter(({ forked_from: from }) => from?.agent_id === name) : []);
   return html`<ul class="tree forks">${agents.map(({ key, tokens, forked_from: from }) => html`<li key=${key.agent_id}>
-    <a href=${linkTo(['agents', key.model_id, key.agent_id, 'branches'])}><${Name} text=${key.agent_id} /></a>
+    <a href=${linkTo(['agents', key.model_id, key.agent_id, 'branches'])}><${Called}
+      model=${key.model_id} agent=${key.agent_id} /></a>
     <span class="quiet">fork${depth > 1 ? ` of version ${number(from.version)}` : ''}, ${
       counted(tokens, 'token')}</span>
     <${Forks} agents=${below(key.agent_id)} family=${family} depth=${depth + 1} /></li>`)}</ul>`;

@@ -97,7 +97,7 @@ export function restore(agent, kept) {
 export function deleteSnapshot(agent, kept) {
   return {
     title: `Delete snapshot ${kept.name}`,
-    cost: 'Erases what only this snapshot has, text and KV, for good. The agent stays as it is.',
+    cost: 'Deletes what only this snapshot has, text and KV, for good. The agent stays as it is.',
     verb: 'Delete',
     destroys: true,
     run: async () => {
@@ -143,16 +143,16 @@ export function pin(agent) {
 /** @param {Json} agent @returns {Deed} */
 export function expiry(agent) {
   return {
-    title: 'Expiry',
+    title: 'Expires',
     cost: `When an agent was idle for so long, its KV leaves the disk, ${bytes(agent.warm_bytes)}, and the next turn
       computes it again; or all of it is deleted for good, with its snapshots. Times are such as 90 s, 15 min, 2 h or
       30 d.`,
     verb: 'Set',
     fields: [
-      { name: 'ttl', label: 'Its KV goes after', value: agent.ttl ? period(agent.ttl) : '', empty: 'never' },
+      { name: 'ttl', label: 'KV expires after', value: agent.ttl ? period(agent.ttl) : '', empty: 'never' },
       {
         name: 'delete_after',
-        label: 'All of it goes after',
+        label: 'Deleted after',
         value: agent.delete_after ? period(agent.delete_after) : '',
         empty: 'never',
       },
@@ -160,8 +160,8 @@ export function expiry(agent) {
     run: async (given) => {
       const set = Object.entries(given).filter(([, text]) => text.trim()).map(([name, text]) => [name, seconds(text)]);
       const { agent: now } = await ask(agent, 'PUT', 'ttl', Object.fromEntries(set));
-      if (!now.ttl && !now.delete_after) return 'It does not expire.';
-      return [now.ttl && `Its KV goes after ${duration(now.ttl)}.`, now.delete_after && `All of it goes after ${
+      if (!now.ttl && !now.delete_after) return 'It never expires.';
+      return [now.ttl && `KV expires after ${duration(now.ttl)}.`, now.delete_after && `Deleted after ${
         duration(now.delete_after)}.`].filter(Boolean).join(' ');
     },
   };
@@ -242,7 +242,7 @@ export function exported(agent) {
 export function erase(agent) {
   return {
     title: 'Delete',
-    cost: `Erases ${counted(agent.turns, 'turn')}, ${counted(agent.tokens, 'token')}, their text and their KV for good,
+    cost: `Deletes ${counted(agent.turns, 'turn')}, ${counted(agent.tokens, 'token')}, their text and their KV for good,
       with all snapshots. Nothing brings them back. Forks stay.`,
     verb: 'Delete for good',
     typed: agent.key.agent_id,

@@ -33,21 +33,21 @@ export function Memory({ agent }) {
       onChange=${(/** @type {{target: HTMLInputElement}} */ e) => setRaw(e.target.checked)} />
       As the model sees it, coloured by where the KV is</label>
     <ol class="plain turns">${turns.map((turn) => html`<${Remembered} key=${turn.first_token} turn=${turn} raw=${raw}
-      blocks=${blocks.value ?? NOTHING} />`)}</ol>
+      model=${key.model_id} blocks=${blocks.value ?? NOTHING} />`)}</ol>
     ${error && html`<${Problem} error=${error} retry=${again} />`}
     ${more && !error && html`<${More} onSeen=${again} />`}`;
 }
 
 /** One turn; that others come does not draw it again.
- * @param {{turn: Json, raw: boolean, blocks: Json[]}} props `raw`: as the model sees it */
-function Remembered({ turn, raw, blocks }) {
+ * @param {{turn: Json, model: string, raw: boolean, blocks: Json[]}} props `raw`: as the model sees it */
+function Remembered({ turn, model, raw, blocks }) {
   return useMemo(() => html`<li>
     <div class="row where"><span>tokens ${number(turn.first_token)}–${number(turn.first_token + turn.tokens)}</span>
       <span>version ${number(turn.version)}</span>
       ${turn.create_time && html`<time>${clock(turn.create_time)}</time>`}
       ${turn.cut && html`<span>its end was dropped</span>`}</div>
     ${raw ? html`<${Coloured} text=${turn.bytes} at=${turn.at} blocks=${blocks} />`
-      : html`<${PastTurn} turn=${turn} />`}
+      : html`<${PastTurn} turn=${turn} model=${model} />`}
   </li>`, [turn, raw, raw && blocks]);
 }
 

@@ -1,7 +1,7 @@
 /** What a prompt would find in an agent's memory, and why no more. It changes nothing. */
 import { html, useRef, useState } from '../../vendor/preact.js';
 import { agentPath, json } from '../../gateway.js';
-import { bytes, matched, missed, number, total } from '../../format.js';
+import { bytes, hit, matched, missed, number, total } from '../../format.js';
 import { Problem, Tier } from '../../parts.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
@@ -17,7 +17,7 @@ const INPUTS = /** @type {Record<string, [string, (text: string) => Json]>} */ (
 
 /** @param {{agent: Json}} props */
 export function Probe({ agent }) {
-  const [kind, setKind] = useState('prompt');
+  const [kind, setKind] = useState('append');
   const [text, setText] = useState('');
   const [result, setResult] = useState(/** @type {{found?: Json, error?: unknown}} */ ({}));
   const latest = useRef(0); // answers of earlier probes may come later
@@ -51,18 +51,23 @@ export function Probe({ agent }) {
   </form>`;
 }
 
+/** @param {string} tier */
+function from(tier) {
+  return tier === 'none' ? 'computed' : tier;
+}
+
 /** @param {{cache: Json, trim: Json}} props */
 function Found({ cache, trim }) {
   const reused = total(cache.cached);
-  const parts = [...Object.entries(cache.cached), ['none', cache.prompt_tokens - reused]];
+  const parts = /** @type {[string, number][]} */ (
+    [...Object.entries(cache.cached), ['none', cache.prompt_tokens - reused]]);
   return html`<section class="found" aria-live="polite">
-    <p><span class="match">${cache.match}</span> ${matched(cache.match)}: <strong>${number(reused)}</strong> of
-      ${' '}${number(cache.prompt_tokens)} tokens would be reused.</p>
-    <div class="bar-of" role="img" aria-label=${parts.map(([tier, tokens]) => `${tier} ${tokens}`).join(', ')}>
+    <p><span class="match">${cache.match}</span> ${matched(cache.match)}: <strong>${hit(cache)}</strong></p>
+    <div class="bar-of" role="img" aria-label=${parts.map(([tier, tokens]) => `${from(tier)} ${tokens}`).join(', ')}>
       ${parts.filter(([, tokens]) => tokens > 0).map(([tier, tokens]) => html`<span class=${`tier ${tier}`}
         style=${{ flexGrow: tokens }}></span>`)}</div>
     <ul class="plain">${parts.map(([tier, tokens]) => html`<li>
-      <${Tier} tier=${tier} /> ${number(tokens)} tokens</li>`)}</ul>
+      ${tier === 'none' ? 'computed' : html`<${Tier} tier=${tier} />`} ${number(tokens)} tokens</li>`)}</ul>
     ${cache.miss_reason && html`<p>No more, because ${missed(cache.miss_reason)}.</p>`}
     ${cache.load_bytes > 0 && html`<p>${bytes(cache.load_bytes)} of KV would be read.</p>`}
     ${cache.snapshot_version > 0 && html`<p>It would go on from the state of version

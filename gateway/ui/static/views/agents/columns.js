@@ -2,7 +2,8 @@
 import { html } from '../../vendor/preact.js';
 import { ago, bytes, clock, duration, number } from '../../format.js';
 import { linkTo } from '../../routing.js';
-import { Name, Tier } from '../../parts.js';
+import { Tier } from '../../parts.js';
+import { Called } from './called.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
 /**
@@ -22,7 +23,7 @@ export const COLUMNS = {
     title: 'Agent',
     by: (agent) => agent.key.agent_id,
     cell: ({ key }) => html`<a href=${linkTo(['agents', key.model_id, key.agent_id])}>
-      <${Name} text=${key.agent_id} /></a>`,
+      <${Called} model=${key.model_id} agent=${key.agent_id} /></a>`,
     downFirst: false,
     kind: 'who',
   },
@@ -54,7 +55,7 @@ export const COLUMNS = {
     kind: 'num wide',
   },
   size: {
-    title: 'On disk',
+    title: 'Disk usage',
     by: (agent) => agent.warm_bytes,
     cell: (agent) => bytes(agent.warm_bytes),
     downFirst: true,

@@ -1,49 +1,54 @@
-/** What to say next: in a field Enter sends and Shift+Enter begins a line; Escape stops. */
-import { html, useRef, useState } from '../../vendor/preact.js';
+/** The next message: in a field Enter sends and Shift+Enter begins a line; Escape stops. */
+import { html, useEffect, useRef, useState } from '../../vendor/preact.js';
+import { Settings } from './settings.js';
+
+/** @typedef {import('../../gateway.js').Json} Json */
 
 /**
- * @param {{running: boolean, onSay: (text: string, settings: Record<string, number>) => void,
- *   onStop: () => void}} props
+ * @param {{running: boolean, begins: boolean, focused?: boolean, model?: Json, onStop?: () => void,
+ *   onSay: (messages: Json[]) => boolean | Promise<boolean>, children?: unknown}} props `begins`: a system prompt can
+ *   come first; `onSay` returns whether the words are on their way
  */
-export function Composer({ running, onSay, onStop }) {
+export function Composer({ running, begins, focused = false, model, onSay, onStop, children }) {
   const [text, setText] = useState('');
-  const [settings, setSettings] = useState(/** @type {Record<string, string>} */ ({ max_tokens: '', temperature: '' }));
+  const [system, setSystem] = useState('');
   const form = useRef(/** @type {HTMLFormElement | null} */ (null));
+  const field = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
+  useEffect(() => {
+    if (focused && matchMedia('(pointer: fine)').matches) field.current?.focus(); // elsewhere a keyboard would open
+  }, []);
   /** @param {Event} event */
-  const say = (event) => {
+  const say = async (event) => {
     event.preventDefault();
     if (running || !text.trim()) return;
-    const given = Object.entries(settings)
-      .filter(([, value]) => value !== '')
-      .map(([name, value]) => [name, Number(value)]);
-    onSay(text, Object.fromEntries(given));
-    setText('');
+    const taken = onSay([
+      ...(begins && system.trim() ? [{ role: 'system', content: system }] : []), { role: 'user', content: text },
+    ]);
+    if (await taken) setText('');
   };
   /** @param {KeyboardEvent} event */
   const pressed = (event) => {
-    if (event.key === 'Escape' && running) onStop();
+    if (event.key === 'Escape' && running) onStop?.();
     if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
-    const field = event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement;
-    if (!field) return; // a button's Enter is a click
+    const typing = event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement;
+    if (!typing) return; // a button's Enter is a click
     event.preventDefault();
     form.current?.requestSubmit();
   };
-  /** @param {string} name */
-  const changed = (name) => (/** @type {{target: HTMLInputElement}} */ event) =>
-    setSettings((now) => ({ ...now, [name]: event.target.value }));
   return html`<form class="composer" ref=${form} onSubmit=${say} onKeyDown=${pressed}>
-    <textarea aria-label="Say" rows="3" dir="auto" placeholder="Say something. Enter sends, Shift+Enter begins a line."
-      value=${text} onInput=${(/** @type {{target: HTMLTextAreaElement}} */ e) => setText(e.target.value)}></textarea>
+    ${begins && html`<details class="system"><summary>System prompt</summary>
+      <textarea aria-label="System prompt" rows="3" dir="auto" value=${system}
+        placeholder="Who the agent is, and how it answers. It stays the beginning of its memory."
+        onInput=${(/** @type {{target: HTMLTextAreaElement}} */ e) => setSystem(e.target.value)}></textarea></details>`}
+    <textarea class="message" ref=${field} aria-label="Message" rows="2" dir="auto"
+      placeholder="Enter sends, Shift+Enter begins a new line." value=${text}
+      onInput=${(/** @type {{target: HTMLTextAreaElement}} */ e) => setText(e.target.value)}></textarea>
     <div class="row">
-      <details class="settings"><summary>Settings</summary><div class="row">
-        <label>Most tokens <input type="number" min="1" step="1" value=${settings.max_tokens}
-          onInput=${changed('max_tokens')} /></label>
-        <label>Temperature <input type="number" min="0" max="5" step="0.1" value=${settings.temperature}
-          onInput=${changed('temperature')} /></label>
-      </div></details>
-      <span class="push">${running
+      ${children}
+      <${Settings} model=${model} />
+      <span class="push">${running && onStop
         ? html`<button type="button" onClick=${onStop}>Stop</button>`
-        : html`<button class="primary" disabled=${!text.trim()}>Send</button>`}</span>
+        : html`<button class="primary" disabled=${running || !text.trim()}>Send</button>`}</span>
     </div>
   </form>`;
 }

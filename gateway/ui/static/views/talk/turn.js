@@ -5,9 +5,18 @@
  */
 import { GatewayError, agentPath, explained, newTurn, request } from '../../gateway.js';
 import { events } from '../../events.js';
+import { isLoading } from '../models/registry.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
-/** @typedef {{model: string, agent: string, text: string, settings: Record<string, number>, name: string}} Asked */
+/**
+ * @typedef {object} Asked
+ * @property {string} model
+ * @property {string} agent
+ * @property {Json[]} messages
+ * @property {Record<string, number>} settings
+ * @property {string} name of the turn
+ * @property {boolean} begins no agent may have this name yet
+ */
 /**
  * @typedef {object} Answer
  * @property {'running' | 'done' | 'stopped' | 'broken' | 'failed'} state
@@ -20,11 +29,11 @@ import { events } from '../../events.js';
  */
 
 /**
- * @param {{model: string, agent: string, text: string, settings?: Record<string, number>}} said
+ * @param {Omit<Asked, 'name' | 'begins'> & {begins?: boolean}} said
  * @returns {Asked}
  */
-export function newQuestion({ settings = {}, ...said }) {
-  return { ...said, settings, name: newTurn() };
+export function newQuestion({ begins = false, ...said }) {
+  return { ...said, begins, name: newTurn() };
 }
 
 /** @returns {Answer} */
@@ -75,16 +84,7 @@ export async function run(asked, stop, tell) {
     });
   };
   try {
-    const response = await request('POST', agentPath(asked.agent, 'generate'), {
-      query: { model: asked.model },
-      body: {
-        append: { messages: { messages: [{ role: 'user', content: asked.text }] } },
-        stream: true,
-        ...spread(asked.settings),
-      },
-      headers: { 'idempotency-key': asked.name },
-      signal: stop,
-    });
+    const response = await sent(asked, stop);
     for await (const event of events(/** @type {ReadableStream<Uint8Array>} */ (response.body))) {
       answer = heard(answer, event.name, JSON.parse(event.data));
       telling();
@@ -104,7 +104,30 @@ export async function run(asked, stop, tell) {
 const BROKEN = 'The connection broke before the turn had ended. Trying again goes on with the same turn: it is never '
   + 'done twice.';
 
-/** @param {Record<string, number>} settings */
-function spread({ max_tokens, ...sampling }) {
-  return { ...(max_tokens ? { max_tokens } : {}), ...(Object.keys(sampling).length ? { sampling } : {}) };
+/**
+ * Send a turn; where its model is loaded for longer than the worker lets it wait, send it again.
+ *
+ * @param {Asked} asked
+ * @param {AbortSignal} signal
+ * @returns {Promise<Response>}
+ */
+async function sent({ model, agent, messages, settings, name, begins }, signal) {
+  const { max_tokens, ...sampling } = settings;
+  const body = {
+    append: { messages: { messages } },
+    stream: true,
+    ...(begins ? { if_version: 0 } : {}),
+    ...(max_tokens ? { max_tokens } : {}),
+    ...(Object.keys(sampling).length ? { sampling } : {}),
+  };
+  for (;;) {
+    try {
+      const headers = { 'idempotency-key': name };
+      return await request('POST', agentPath(agent, 'generate'), { query: { model }, body, headers, signal });
+    } catch (error) {
+      const waits = error instanceof GatewayError && error.status === 503 && await isLoading(model, signal);
+      if (!waits) throw error;
+      await new Promise((resolve) => { setTimeout(resolve, 500); });
+    }
+  }
 }

@@ -28,7 +28,7 @@ export function Summary({ run, actions }) {
       ${resent > 0 && html`<div class="saved"><dt>What memory saved</dt><dd title=${
         'Without memory each turn and each note '
         + 'sends its agent’s whole ledger again'}><strong>${share}%</strong> ${
-        number(prefilled)} tokens were prefilled, where sending each ledger again takes ${number(resent)}; ${
+        number(prefilled)} tokens were computed, where sending each ledger again takes ${number(resent)}; ${
         number(sums.recomputed_tokens)} computed another time</dd></div>`}
     </dl>`;
 }
