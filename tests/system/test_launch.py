@@ -115,7 +115,7 @@ async def test_client_gets_key_and_ca_of_its_gateway(directory: Directory, stack
         ended = await secured.launch("claude", "--", "ask", "What is it?")
         assert ended.status == 7 and "1 turn: cache hit" in ended.err, ended.err
         stranger = await secured._replace(key="").launch("claude", "--", "ask", "What is it?")
-        assert "asks for a key; give one in AGENTMEM_API_KEY" in stranger.err
+        assert "asks for an API key; give one in AGENTMEM_API_KEY" in stranger.err
 
 
 async def test_signals_are_passed_on(directory: Directory) -> None:

@@ -23,7 +23,7 @@ def test_a_point_of_two_seconds_of_work() -> None:
     overview = at_work()
     found = point(overview)
     assert found["time"] == overview["time"]
-    assert found["prompt_tokens_share"] == {"hot": 0.9, "warm": 0, "remote": 0}
+    assert found["prompt_tokens_share"] == {"hot": pytest.approx(0.9), "warm": 0, "remote": 0}
     first = found["time_to_first_token_p50_seconds"]
     assert first["hot"] == overview["time_to_first_token"]["hot"]["p50_seconds"]
     assert (first["warm"], first["remote"]) == (None, None) and first["none"] > 1
@@ -58,7 +58,7 @@ async def test_points_are_kept_while_nobody_looks(
         times = [each["time"] for each in found["points"]]
         assert times == sorted(times)
         worked = next(each for each in found["points"] if each["generated_tokens_per_second"])
-        assert worked["prompt_tokens_share"]["hot"] == 0.9
+        assert worked["prompt_tokens_share"]["hot"] == pytest.approx(0.9)
         assert (worked["running"], worked["pool_used_share"]) == (3, 120 / 512)
     finally:
         server.stop()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +16,7 @@ from agentmem.channels import connect
 from agentmem.errors import AgentmemError, DataLoss, FailedPrecondition, NotFound, Unavailable
 from gateway.workflows import attendance
 from gateway.workflows.event_log import Event, LoggedEvent
-from gateway.workflows.records import State
+from gateway.workflows.records import State, TakenOver
 from tests.gateway.running import eventually
 from tests.gateway.scripted import ScriptedWorker
 from tests.gateway.workflows.several import TURNS, WHO, Gateway, SharedTurns, end, once
@@ -121,12 +121,16 @@ async def test_a_busy_run_is_cancelled_through_another_gateway_without_reading_i
     run = a.runs.live.by_key["n", workflow_id].stored
 
     async def write() -> None:
-        for _ in range(100):
-            await a.records.append(run, [LoggedEvent(key="k", event=Event(sequence=run.stored_events + 1))])
+        written = 0
+        while written < 100:
+            with suppress(TakenOver):  # the run stored an event of its own meanwhile
+                await a.records.append(run, [LoggedEvent(key="k", event=Event(sequence=run.stored_events + 1))])
+                written += 1
 
     writing = asyncio.create_task(write())
     assert (await b.runs.cancel("n", workflow_id)).state == State.WORKFLOW_STATE_CANCELLED
-    await writing
+    async with asyncio.timeout(30):
+        await writing
     assert all(not events for events, _ in b.records.read)
     stored = a.kept.records["n", workflow_id].events
     assert stored[-1].event.sequence == len(stored) > 100
