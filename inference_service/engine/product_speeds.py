@@ -99,10 +99,10 @@ class ProductSpeeds:
 
 
 def careful(model: nn.Module, dtype: mx.Dtype) -> None:
-    """On a GPU, dequantize for two rows and more, without kernels that compile for a minute."""
-    if not on_cpu():
-        for layers in quantized_layers(model, dtype).values():
-            install(layers, ProductChoice({_FEWEST: DEQUANTIZED}, {_FEWEST: DEQUANTIZED}))
+    """Dequantize for two rows and more, without kernels that compile for a minute; on a CPU for 16 and more."""
+    ways = {CHUNK_ROWS[0] if on_cpu() else _FEWEST: DEQUANTIZED}
+    for layers in quantized_layers(model, dtype).values():
+        install(layers, ProductChoice(ways, ways))
 
 
 def choices(model: nn.Module, dtype: mx.Dtype) -> dict[str, list[Any]]:

@@ -211,7 +211,7 @@ def test_careful_products_need_no_comparison(monkeypatch: pytest.MonkeyPatch) ->
     cpu = Network()
     monkeypatch.setattr(product_speeds, "on_cpu", lambda: True)
     careful(cpu, mx.float32)
-    assert choices(cpu, mx.float32) == {}
+    assert cpu.chunks(0) == dict.fromkeys(CHUNK_ROWS, DEQUANTIZED) and cpu.layers[0].products.chunk(15) == GIVEN
 
 
 @pytest.mark.usefixtures("by_row")
