@@ -96,7 +96,9 @@ def check(coding: CodingClient, model: model_pb2.Model) -> None:
         raise Mistake(f"{name} cannot call tools, which {coding.title} needs; {_OTHER}")
     if model.context_length < coding.context:
         has = f"{name} has a context of {model.context_length:,} tokens, and {coding.title} needs {coding.context:,}"
-        raise Mistake(f"{has}: a longer one by `agentmem up --ctx-size N`, where model and memory have it; {_OTHER}")
+        raise Mistake(
+            f"{has}: a longer one by `agentmem up --context-length N`, where model and memory have it; {_OTHER}"
+        )
 
 
 @contextmanager
@@ -155,12 +157,21 @@ def _run(coding: CodingClient, program: str, arguments: tuple[str, ...], server:
     files = dict(settings.files)
     variables = {**settings.variables, KEY: server.key, NAME: server.name}
     if client.tls and client.tls.ca:
-        files["ca.pem"] = client.tls.ca.decode()
-        variables |= dict.fromkeys(("NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE"), str(server.folder / "ca.pem"))
+        for variable in ("NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE"):
+            file = f"{variable}.pem"
+            files[file] = "\n".join([*_users_bundle(variable), client.tls.ca.decode()])
+            variables[variable] = str(server.folder / file)
     for file, content in files.items():
         (server.folder / file).write_text(content, encoding="utf-8")
     host = parse_address(server.url.partition("://")[2]).host
     return run((program, *settings.words, *arguments), environment(variables, host))
+
+
+def _users_bundle(variable: str) -> list[str]:
+    """Return the certificates that the user's clients trust; clients ignore a file that cannot be read, too."""
+    with suppress(OSError, UnicodeError):
+        return [Path(file).read_text(encoding="utf-8")] if (file := os.environ.get(variable)) else []
+    return []
 
 
 def _report(client: Client, name: str, began: int) -> None:

@@ -46,5 +46,6 @@ def _signals() -> Iterator[list["subprocess.Popen[bytes]"]]:
 
 def environment(variables: Mapping[str, str], host: str) -> dict[str, str]:
     """Return this process's variables with others; requests to `host` go through no proxy."""
-    direct = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
-    return {**os.environ, **direct, **variables}
+    names = "NO_PROXY", "no_proxy"
+    direct = ",".join(dict.fromkeys(filter(None, (*map(os.environ.get, names), host))))
+    return {**os.environ, **dict.fromkeys(names, direct), **variables}
