@@ -96,7 +96,7 @@ def _claude(server: Server) -> Settings:
 
 
 def _users_headers() -> list[str]:
-    """Return the user's own headers, but for keys, which are for another server."""
+    """Return the user's headers without keys, which are another server's."""
     lines = os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").splitlines()
     return [line for line in lines if line and line.partition(":")[0].strip().lower() not in _CREDENTIALS]
 
@@ -210,7 +210,7 @@ _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 
 def _parsed(place: str, text: str) -> dict[str, Any]:
-    """Return the user's settings. Raises Mistake."""
+    """Raises Mistake."""
     try:
         found = json.loads(text or "{}")
     except ValueError as error:
@@ -221,7 +221,6 @@ def _parsed(place: str, text: str) -> dict[str, Any]:
 
 
 def _merged(users: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the user's settings with the given ones, which go before them."""
     both = {name for name in users.keys() & given.keys() if isinstance(users[name], dict)}
     inner = {name: _merged(users[name], given[name]) for name in both if isinstance(given[name], dict)}
     return {**users, **given, **inner}
