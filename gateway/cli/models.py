@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentmem import AsyncClient, Model
-from agentmem.console import FOLD, LINE, RIGHT, console, table, write_json
+from agentmem.console import FOLD, LINE, RIGHT, console, is_screen, table, write_json
 from agentmem.load_stages import LoadStage
 from agentmem.sizes import byte_size
 from agentmem.v1 import model_pb2
@@ -80,7 +80,7 @@ def load(client: Client, name: str) -> None:
     """
 
     async def question(agentmem: AsyncClient) -> Model | None:
-        if sys.stdout.isatty() and not client.as_json:
+        if is_screen(sys.stdout) and not client.as_json:
             with LiveLine(sys.stdout) as line:
                 return await loaded(agentmem, name, line)
         model, report = None, _write_step if client.as_json else lines(click.echo)
