@@ -20,6 +20,7 @@ const { sidesOf } = await import('./views/talk/branches.js');
 const { learn, saved } = await import('./views/talk/memory.js');
 const { loadingWords } = await import('./views/models/registry.js');
 const { hit } = await import('./format.js');
+const { lexed } = await import('./markdown.js');
 """
 
 
@@ -108,3 +109,24 @@ def test_a_cache_hit_is_never_more_than_it_was(page: Any) -> None:
         "cache hit 0/0 (0 %)",
         "cache hit 9,999/10,000 (99 %)",
     ]
+
+
+def test_tables_of_too_many_cells_stay_text(page: Any) -> None:
+    table = "'|a'.repeat(wide) + '\\n' + '|-'.repeat(wide) + '\\n' + 'a\\n'.repeat(long) + '\\n'"
+    kinds = page(
+        f"[[3, 3, 2], [1000, 2000, 1], [45, 40, 3]].map(([wide, long, times]) => lexed(({table}).repeat(times))"
+        ".map(({ type }) => type).filter((type) => type !== 'space'))"
+    )
+    assert kinds == [["table", "table"], ["paragraph"], ["table", "table", "paragraph"]]
+
+
+def test_texts_that_are_drawn_together_share_the_time(page: Any) -> None:
+    slow = """
+    let now = 0;
+    performance.now = () => (now += 200);
+    const read = () => ['a', 'b', 'c', 'd'].map((text) => lexed(text) !== null);
+    const together = read();
+    await new Promise((drawn) => { setTimeout(drawn, 50); });
+    """
+    assert page("[together, read()]", slow) == [[True, True, True, False]] * 2
+    assert page("lexed('a'.repeat(10_001))") is None
