@@ -65,11 +65,11 @@ def test_branches_are_where_turns_part(page: Any) -> None:
         {"agent": "e", "ids": ["other", "2", "3"], "times": ["t9", "t2", "t3"]},
         {"agent": "f", "ids": ["1"], "times": ["t1"]},
     ]
-    first, second, third = page(f"sidesOf('m', {json.dumps(mine)}, {json.dumps(others)})")
-    assert first == {"at": 0, "count": 2, "after": "#/talk/m/e"}
-    assert second == {"at": 1, "count": 2, "before": "#/talk/m/b"}
-    assert third == {"at": 0, "count": 2, "after": "#/talk/m/d"}
-    assert page(f"sidesOf('m', {json.dumps(mine)}, [])") == [None, None, None]
+    first, second, third = page(f"sidesOf({json.dumps(mine)}, {json.dumps(others)})")
+    assert first == {"at": 0, "count": 2, "after": "e"}
+    assert second == {"at": 1, "count": 2, "before": "b"}
+    assert third == {"at": 0, "count": 2, "after": "d"}
+    assert page(f"sidesOf({json.dumps(mine)}, [])") == [None, None, None]
 
 
 def test_the_time_saved_is_at_the_fastest_speed_seen(page: Any) -> None:
