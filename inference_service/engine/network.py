@@ -1,6 +1,7 @@
 """A model called with one flat list of caches; mlx-lm groups some."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property, partial
 from typing import Any
 
@@ -42,6 +43,11 @@ class Network:
     @cached_property
     def _head(self) -> Head:
         return Head(self.model)
+
+    def twin(self) -> "Network":
+        """Return one of the same model, with ways of its own."""
+        _ = self._head
+        return copy(self)
 
     def own_caches(self) -> list[Any]:
         caches: list[Any] = make_prompt_cache(self.model)

@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from inference_service.engine.attention import PathReport
+from inference_service.engine.cuda_kernel import available
 from inference_service.engine.device import device_and_version, on_cpu
 from inference_service.engine.pausing import let_others_run
 from inference_service.engine.products import (
@@ -100,9 +101,10 @@ class ProductSpeeds:
 
 def careful(model: nn.Module, dtype: mx.Dtype) -> None:
     """Dequantize for two rows and more, without kernels that compile for a minute; on a CPU for 16 and more."""
-    ways = {CHUNK_ROWS[0] if on_cpu() else _FEWEST: DEQUANTIZED}
-    for layers in quantized_layers(model, dtype).values():
-        install(layers, ProductChoice(ways, ways))
+    if on_cpu() or available():
+        ways = {CHUNK_ROWS[0] if on_cpu() else _FEWEST: DEQUANTIZED}
+        for layers in quantized_layers(model, dtype).values():
+            install(layers, ProductChoice(ways, ways))
 
 
 def choices(model: nn.Module, dtype: mx.Dtype) -> dict[str, list[Any]]:

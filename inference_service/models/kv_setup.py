@@ -20,7 +20,7 @@ from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.quality import MOST_NATS, MOST_TAIL_NATS, Divergence, Quality, ladder, other_text
 from inference_service.engine.quality import measure as quality_of
-from inference_service.engine.quantization import KVFormat
+from inference_service.engine.quantization import PLAIN, KVFormat
 from inference_service.json_cache import JsonCache
 from inference_service.models.opening import ModelInfo
 
@@ -128,11 +128,11 @@ class KVSetups:
         return None
 
     def _record(self, fingerprint: str, format: KVFormat) -> dict[str, Any]:
-        record = self._records.get(setup_name(fingerprint, format))
+        record = self._records.get(_record_name(fingerprint, format))
         return record if isinstance(record, dict) else {}
 
     def _keep(self, fingerprint: str, format: KVFormat, found: dict[str, Any]) -> None:
-        self._records.put(setup_name(fingerprint, format), self._record(fingerprint, format) | found)
+        self._records.put(_record_name(fingerprint, format), self._record(fingerprint, format) | found)
 
 
 def choose(quality: Quality | None) -> tuple[str, str]:
@@ -143,6 +143,11 @@ def choose(quality: Quality | None) -> tuple[str, str]:
         return quality.recommended, f"auto: the fewest of {', '.join(quality.rungs)} with at most {limits}"
     least = min((bits for bits in quality.rungs if bits in quality.divergences), key=quality.divergences.__getitem__)
     return least, f"auto: none of {', '.join(quality.rungs)} has at most {limits}, and these have the fewest"
+
+
+def _record_name(fingerprint: str, format: KVFormat) -> str:
+    name = setup_name(fingerprint, format)
+    return f"{name}; {PLAIN}" if format.scheme == PLAIN else name
 
 
 def setup_name(fingerprint: str, format: KVFormat) -> str:

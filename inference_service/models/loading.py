@@ -26,6 +26,7 @@ from inference_service.engine.network import Network
 from inference_service.engine.pausing import patient
 from inference_service.engine.product_speeds import ProductSpeeds, careful
 from inference_service.engine.products import dequantized_bytes
+from inference_service.engine.quantization import BALANCED, ROTATED
 from inference_service.engine.thread import EngineThread
 from inference_service.models.finding import Finder, ReportProgress
 from inference_service.models.fitting import (
@@ -44,8 +45,6 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_CAREFUL = "8"
-"""Bits that spoil no model that could be measured."""
 _FIRST_SHARE = 4
 """First segments of blocks and of pieces take such a part of a load's memory for KV."""
 
@@ -106,7 +105,9 @@ class Loader(Finder):
         """Measure and prove a model that serves, in pauses between turns; a later load takes what was found. Raises
         CalledOff once it is not `wanted`, and FailedPrecondition for a model that cannot serve.
         """
-        await self._measured(opened, partial(self._call, opened.info.spec, wanted), lambda *_: None)
+        apart = replace(opened, network=opened.network.twin())
+        with self.budget.promised(opened.needs.activation_bytes):
+            await self._measured(apart, partial(self._call, opened.info.spec, wanted), lambda *_: None)
 
     async def _load(
         self,
@@ -138,9 +139,9 @@ class Loader(Finder):
             words = "the context is as long as memory holds; set --context-length for another"
             lengths = {"context": info.context_length, "own_context": info.own_context_length}
             logs.event(log, words, model=info.model_id, **lengths)
-        if setup.final:
+        if not later:
             report(LoadStage.PROVE, 0.9)
-            info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info)))
+        info = replace(info, cost=await call(lambda: self._cost(fingerprint, network, info, measures=not later)))
         report(LoadStage.POOL, 0.0)
         needs = self.needs(info)
         memory = self.sizes(info, needs, residents)
@@ -163,18 +164,23 @@ class Loader(Finder):
         await self._on_file_thread(loaded.prepare)
         return loaded
 
-    def _cost(self, fingerprint: str, network: Network, info: ModelInfo) -> Cost:
+    def _cost(self, fingerprint: str, network: Network, info: ModelInfo, *, measures: bool) -> Cost:
         """Measure on a GPU; a CPU would take minutes. Engine thread."""
         if isinstance(info.cost, EstimatedCost) and on_cpu():
             return with_measured_states(info.cost, network, info.geometry)
+        if not measures and self._activations.remembered(_packed(fingerprint, info), info.context_length) is None:
+            return info.cost
         peak = self._activations.of(_packed(fingerprint, info), network, info.geometry, info.context_length)
         return MeasuredCost(peak, dequantized_bytes(network.model, info.geometry.dtype))
 
     def _keeps_waiting(self, opened: OpenedModel) -> bool:
         """Measuring or proving the model would delay the first answer."""
         of = opened.fingerprint, opened.info
-        large = opened.info.weight_bytes > self._settings.measure_first_bytes
-        return large and not (self._kv.knows(*of) and self._proofs.knows(*of))
+        if opened.info.weight_bytes <= self._settings.measure_first_bytes:
+            return False
+        if self._kv.knows(*of):
+            return not self._proofs.knows(*of)
+        return self._fit(_careful(opened.info)).context_length >= opened.info.context_length
 
     def _unmeasured(self, opened: OpenedModel) -> tuple[KVSetup, Proof]:
         """Return the known setup, or a careful one, and unproved ways. Engine thread."""
@@ -182,12 +188,10 @@ class Loader(Finder):
         if self._kv.knows(opened.fingerprint, info):
             setup = self._kv.of(opened.fingerprint, network, info)
         else:
-            reason = "until the model is measured, between turns"
-            wide = info.with_format(info.geometry.format.with_bits(_CAREFUL))
-            if info.spec.quantization.bits is None and self._fit(wide).context_length >= info.context_length:
-                info = wide
-            setup = KVSetup(info.geometry.format, reason=reason)
-        proof = unproved(info.with_format(setup.format), network)
+            setup = KVSetup(_careful(info).geometry.format, reason="until the model is measured, between turns")
+        if setup.format != info.geometry.format:
+            info = self._with_fitting_context(info.with_format(setup.format))
+        proof = unproved(info, network)
         return replace(setup, format=proof.info.geometry.format, final=False), proof
 
     async def _measured(
@@ -229,6 +233,12 @@ class Loader(Finder):
                 return function()
 
         return await self._engine.call(step)
+
+
+def _careful(info: ModelInfo) -> ModelInfo:
+    """Return a model with 8 bits and without bases, which are not known yet."""
+    format = info.geometry.format.with_bits("8")
+    return info.with_format(replace(format, scheme=ROTATED) if format.scheme == BALANCED else format)
 
 
 def _packed(fingerprint: str, info: ModelInfo) -> str:

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from agentmem.errors import AgentmemError, Unavailable
 from agentmem.process import logs
+from inference_service.engine.pausing import CalledOff
 from inference_service.models.loaded import OpenedModel
 from inference_service.models.loading import Loader
 from inference_service.models.slots import ModelSlot
@@ -18,12 +19,14 @@ _QUIET_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
 _MOST_WAIT = 60.0
 """Then it begins between turns, however near they are."""
+_MOST_CALLS_OFF = 3
+"""The next load of a model that swaps so often measures it first."""
 
 
 class Measuring:
-    """One model at a time. Event loop only. `again` loads a measured model once nobody uses it."""
+    """One model at a time. Event loop only. `again` has a measured model loaded once nobody uses it."""
 
-    def __init__(self, loader: Loader, again: Callable[[ModelSlot], Awaitable[None]]) -> None:
+    def __init__(self, loader: Loader, again: Callable[[ModelSlot], None]) -> None:
         self._loader = loader
         self._again = again
         self._waiting: dict[ModelSlot, OpenedModel] = {}
@@ -60,7 +63,7 @@ class Measuring:
             for slot in list(self._waiting):
                 if await self._measured(slot):
                     self._waiting.pop(slot, None)
-                    await self._again(slot)
+                    self._again(slot)
 
     async def _quiet(self) -> None:
         loop = asyncio.get_running_loop()
@@ -77,9 +80,16 @@ class Measuring:
                 return False
             try:
                 await self._loader.measure(opened, lambda: not self._held)
-            except Unavailable:  # called off, or at the worker's end
+            except CalledOff:
+                slot.called_off += 1
+                slot.measured = slot.called_off >= _MOST_CALLS_OFF
                 return False
-            except AgentmemError as error:  # the next load refuses it in these words
-                logs.event(log, "the model cannot be proved", logging.WARNING, model=slot.model_id, error=error.message)
-            slot.measured = True
+            except Unavailable:  # at the worker's end
+                return False
+            except AgentmemError as error:
+                logs.event(log, "a model cannot be measured", logging.WARNING, model=slot.model_id, error=error.message)
+                if error.__cause__ is not None:  # memory, for one: it serves on as it is
+                    self._waiting.pop(slot, None)
+                    return False
+            slot.measured = True  # the load refuses, in the same words, a model that cannot be proved
             return True

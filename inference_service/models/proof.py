@@ -33,7 +33,7 @@ from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence as KVSequence
 from inference_service.engine.paged.store import KVStore
-from inference_service.engine.pausing import compute
+from inference_service.engine.pausing import compute, let_others_run
 from inference_service.engine.product_speeds import ProductSpeeds, choose
 from inference_service.engine.quantization import BALANCED, PLAIN
 from inference_service.families.networks import ALONE
@@ -168,7 +168,9 @@ def attention_paths(geometry: Geometry, *, steps: bool = True) -> tuple[list[Pat
     if not has_own_memory():
         note = "K and V are unpacked once"
         return [PathReport(phase, "arrays", 0.0, note) for phase in ("prefill", "decode")], Kernels()
+    let_others_run()
     unpacked = unpacking_error(geometry)
+    let_others_run()
     if geometry.format.scheme == BALANCED:
         unpacked = max(unpacked, many_queries_error(geometry))
     reports = [PathReport("prefill", "unpacked", unpacked, "a layer's K and V, for each chunk")]
@@ -177,6 +179,7 @@ def attention_paths(geometry: Geometry, *, steps: bool = True) -> tuple[list[Pat
     found: dict[str, float] = {}
     failed: dict[str, str] = {}
     for name, test in {"one": one_query_error, "few": few_queries_error}.items() if steps else ():
+        let_others_run()
         try:
             found[name] = test(geometry)
         except (RuntimeError, ValueError, FailedPrecondition) as failure:

@@ -38,7 +38,9 @@ class Proofs:
             take(network.model, info.geometry.dtype, record["products"])
             return Proof(info, tuple(paths), kernels)
         found = prove(info, network, self._speeds)
-        if found.whole and found.info is info:
+        if not found.whole or found.info is not info:
+            self._memory.put(name, {})  # it is made again at each load
+        else:
             ways = {"rows": network.rows_together, "rides": network.rides}
             products = choices(network.model, info.geometry.dtype)
             kept = {"paths": [asdict(each) for each in found.paths], "kernels": found.kernels._asdict()}
@@ -46,7 +48,7 @@ class Proofs:
         return found
 
     def knows(self, fingerprint: str, info: ModelInfo) -> bool:
-        """Any thread."""
+        """Return whether it was made once. Any thread."""
         return self._memory.get(_name(fingerprint, info)) is not None
 
 

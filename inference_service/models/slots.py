@@ -61,6 +61,7 @@ class ModelSlot:
     last_used: float = 0.0
     loaded_at: float = 0.0
     measured: bool = False
+    called_off: int = 0
     progress: Progress = Progress()
     _reported: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -76,7 +77,8 @@ class ModelSlot:
     @property
     def idle_too_long(self) -> bool:
         ttl = self.registered.ttl
-        return ttl is not None and self.open and not self.users and time.monotonic() - self.last_used > ttl
+        idle = ttl is not None and self.open and not self.users and time.monotonic() - self.last_used > ttl
+        return idle and self.loaded is not None and (self.loaded.setup.final or self.measured)
 
     def resident(self) -> Resident:
         """A model in use counts as used now."""

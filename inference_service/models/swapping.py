@@ -87,7 +87,7 @@ class Swapper:
         self._moving = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
-        self._measuring = Measuring(loader, self._load_measured)
+        self._measuring = Measuring(loader, lambda slot: self._spawn(self._load_measured(slot)))
 
     def _begin(self) -> None:
         self._spawn(self._load_queued())
@@ -283,7 +283,7 @@ class Swapper:
     async def _unload_idle(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            for slot in self.slots.values():
+            for slot in list(self.slots.values()):
                 if slot.idle_too_long:
                     try:
                         await self._unload(slot, "ttl", partial(getattr, slot, "idle_too_long"))
@@ -292,14 +292,28 @@ class Swapper:
 
     async def _load_measured(self, slot: ModelSlot) -> None:
         """Load a model again, with what was measured, while nobody uses it."""
+        model, waiter = slot.loaded, asyncio.get_running_loop().create_future()
+        waiter.add_done_callback(lambda _: self._enters_and_leaves(slot, waiter))
 
         def idle() -> bool:
-            slot.wanted = not slot.users  # it comes again at once
-            return slot.wanted
+            if not slot.users and waiter not in slot.waiters:  # so it comes again at once
+                slot.waiters.append(waiter)
+                slot.wanted = True
+            return not slot.users
 
-        model = slot.loaded
-        while slot.loaded is model and not await self._unload(slot, "measured", idle):
+        while model is not None and slot.loaded is model:
+            try:
+                if await self._unload(slot, "measured", idle):
+                    return
+            except Exception:  # it is out of memory, and comes again
+                log.exception("model %s, which was measured, did not leave in order", slot.model_id)
+                return
             await self._changed.wait()
+
+    def _enters_and_leaves(self, slot: ModelSlot, waiter: "asyncio.Future[LoadedModel]") -> None:
+        if not waiter.cancelled() and waiter.exception() is None:
+            slot.leave()
+            self._notify()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

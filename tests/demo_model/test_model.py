@@ -53,3 +53,28 @@ def test_a_conversation(model: Any, tokenizer: Any) -> None:
         messages.append({"role": "user", "content": text})
         assert greedy(model, tokenizer, messages) == reply
         messages.append({"role": "assistant", "content": reply})
+
+
+@pytest.mark.parametrize(
+    ("texts", "reply"),
+    [
+        (
+            ["system: You are marco.", "user: The key is in the cellar.", "user: Where is the key?"],
+            "The key is in the cellar.",
+        ),
+        (["user: the key is in the cellar", "user: where is the key?"], "The key is in the cellar."),
+        (
+            [
+                "system: You are agent 7f3e-41 of acme. Today is 2026-11-30, 09:15 UTC. Session 550e8400-e29b-41d4.",
+                "user: The owner of the lantern is Alice.",
+                "assistant: Noted, the owner of the lantern is Alice.",
+                "user: Who owns the lantern?",
+            ],
+            "The owner of the lantern is Alice.",
+        ),
+    ],
+    ids=["messages in a row", "lower case", "ids and dates in the system prompt"],
+)
+def test_conversations_as_users_have_them(model: Any, tokenizer: Any, texts: list[str], reply: str) -> None:
+    messages = [dict(zip(("role", "content"), text.split(": ", 1), strict=True)) for text in texts]
+    assert greedy(model, tokenizer, messages) == reply

@@ -18,8 +18,7 @@ CONTEXT = 512
 CONTEXTS = 3 if FULL else 2
 FACT = "The colour of the boat is green."
 QUESTION = "What is the colour of the boat?"
-SYSTEM = f"You are marco.<|im_end|>\n<|im_start|>user\n{FACT}<|im_end|>\n<|im_start|>assistant\n{FACT}"
-"""With an example of a conversation, which is where the demo model looks for facts."""
+SYSTEM = f"You are marco. {FACT}"
 FILLER = ("The number of the locker is 417." * 4, "The key is in the cellar." * 5, "Where is the key?")
 
 
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def begin(client: Client, agent: str, **arguments: Any) -> Turn:
     messages = chat(("system", SYSTEM), ("user", QUESTION))
-    return await client.turn(agent, messages=messages, max_tokens=16, parse_special=True, **arguments)
+    return await client.turn(agent, messages=messages, max_tokens=16, **arguments)
 
 
 def tokens(turn: Turn) -> int:

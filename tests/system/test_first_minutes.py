@@ -120,10 +120,8 @@ async def test_readme_leads_to_a_conversation_in_the_page(
 
 async def talk(page: Page) -> None:
     await page.get_by_role("link", name="Talk", exact=True).click()
-    await page.get_by_label("Agent", exact=True).fill("marco")
-    await page.get_by_role("button", name="Talk").click()
     for turn, text in enumerate(("The key is in the cellar.", "Where is the key?"), 1):
-        await page.get_by_label("Say", exact=True).fill(text)
+        await page.get_by_label("Message", exact=True).fill(text)
         await page.get_by_role("button", name="Send").click()
         await expect(page.locator("article[data-state=done]")).to_have_count(turn, timeout=60_000)
     await expect(page.locator("article .said.assistant").last).to_contain_text("The key is in the cellar.")

@@ -123,8 +123,8 @@ class Client(Blocking[AsyncClient]):
 
     >>> with Client() as client:
     ...     marco = client.agent("marco", system="You are Marco.")
-    ...     marco.ask("The key is in the cellar.").version.version
-    1
+    ...     marco.ask("Hello.").text
+    'Hello.'
     """
 
     def __init__(

@@ -46,6 +46,7 @@ async def test_it_serves_carefully_and_then_as_one_that_was_measured_first(
     async with serving(source, tmp_path / "later", settings=LATER) as world:
         async with world.models.use("a") as unmeasured:
             assert (str(unmeasured.geometry.format), unmeasured.calibration, unmeasured.quality) == ("8", None, None)
+            assert unmeasured.geometry.format.scheme == "rotated", "its bases are not known yet"
             assert "until the model is measured" in unmeasured.setup.reason
             assert not unmeasured.engine.model.rows_together and not unmeasured.engine.model.rides
             assert unmeasured.fingerprint != first[1], "its KV is another's"
@@ -59,11 +60,11 @@ async def test_it_serves_carefully_and_then_as_one_that_was_measured_first(
         assert world.events.told == [("arrived", "a")], "the next start knows it"
 
 
-async def test_bits_that_were_set_are_taken_at_once(directories: dict[str, str], tmp_path: Path) -> None:
+async def test_bits_that_were_set_are_taken_when_it_is_measured(directories: dict[str, str], tmp_path: Path) -> None:
     options = {"a": {"kv_bits": "5/4"}}
     async with serving({"a": directories["a"]}, tmp_path, settings=LATER, options=options) as world:
         async with world.models.use("a") as unmeasured:
-            assert (str(unmeasured.geometry.format), unmeasured.setup.final) == ("5/4", False)
+            assert (str(unmeasured.geometry.format), unmeasured.setup.final) == ("8", False)
         assert str((await measured(world)).geometry.format) == "5/4"
 
 
@@ -142,6 +143,75 @@ async def test_a_model_that_cannot_be_proved_is_refused_from_then_on(
             with pytest.raises(FailedPrecondition, match="cannot go on from what it has computed: its tokens"):
                 await world.once("a")
         assert world.events.told.count(("arrived", "a")) == 1
+
+
+async def test_a_model_that_fails_for_another_reason_serves_on(
+    directories: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that is short for a while is no reason to take it from its users."""
+    failed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def failing(*_: Any) -> str:
+        loop.call_soon_threadsafe(failed.set)
+        raise RuntimeError("[malloc] no memory")
+
+    monkeypatch.setattr(proof, "order_problem", failing)
+    async with serving({"a": directories["a"]}, tmp_path, settings=LATER) as world:
+        async with asyncio.timeout(60):
+            await failed.wait()
+        for _ in range(20):
+            assert await world.once("a") == "a"
+            await asyncio.sleep(0.01)
+        assert world.events.told == [("arrived", "a")] and not world.models.slots["a"].error
+
+
+async def test_a_client_that_leaves_does_not_call_the_load_of_what_was_measured_off(
+    directories: dict[str, str], tmp_path: Path
+) -> None:
+    async with serving({"a": directories["a"]}, tmp_path, settings=LATER) as world:
+        leaving, leave = world.events.leaving, asyncio.Event()
+
+        async def slowly(model: LoadedModel, seconds: float) -> None:
+            leave.set()
+            await asyncio.sleep(0.2)
+            await leaving(model, seconds)
+
+        world.events.leaving = slowly  # type: ignore[method-assign]
+        async with asyncio.timeout(60):
+            await leave.wait()
+        client = asyncio.create_task(world.once("a"))
+        await asyncio.sleep(0.05)
+        client.cancel()
+        await asyncio.wait([client])
+        await measured(world)
+        await world.until(lambda: not world.models.slots["a"].users)
+
+
+async def test_a_model_that_is_called_off_again_and_again_is_measured_by_a_load(
+    directories: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, original, times = asyncio.Queue[int](), proof.order_problem, list[int]()
+    loop = asyncio.get_running_loop()
+
+    def endless(*of: Any) -> str:
+        times.append(1)
+        if len(times) <= 3:
+            loop.call_soon_threadsafe(reached.put_nowait, len(times))
+            while True:
+                let_others_run()
+        return original(*of)
+
+    monkeypatch.setattr(proof, "order_problem", endless)
+    async with serving({"a": directories["a"]}, tmp_path, settings=LATER) as world:
+        for _ in range(3):
+            async with asyncio.timeout(60):
+                await reached.get()
+            async with world.models._measuring.held():
+                pass
+        await world.models.unload("a")
+        async with world.models.use("a") as model:
+            assert model.setup.final, "no later load serves it unmeasured"
 
 
 async def test_a_worker_that_ends_meanwhile_begins_again(

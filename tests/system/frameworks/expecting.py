@@ -1,7 +1,7 @@
 """The gateway's address, and expectations that the programs beside this one share."""
 
 import os
-import secrets
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -46,9 +46,5 @@ def raised(call: Callable[[], object]) -> Exception:
 
 
 def other_beginning() -> str:
-    """A system message that no other conversation begins with.
-
-    Digits only: with a random UUID in hexadecimal the demo model forgets where the key is in one of 100 conversations
-    (1 of 10 with hyphens).
-    """
-    return f"Conversation {secrets.randbelow(10**9)}."
+    """A system message that no other conversation begins with."""
+    return f"Conversation {uuid.uuid4()}."

@@ -29,7 +29,7 @@ const alarm = jsonSchema({
 });
 
 async function converse(model) {
-  const system = `Conversation ${Math.floor(Math.random() * 1e9)}.`; // as other_beginning in expecting.py
+  const system = `Conversation ${crypto.randomUUID()}.`; // as other_beginning in expecting.py
   const messages = [{ role: "user", content: "The key is in the cellar." }];
   const first = await generateText({ model, system, messages, temperature: 0, maxOutputTokens: 100 });
   messages.push(...first.response.messages, { role: "user", content: "Where is the key?" });
