@@ -1,6 +1,5 @@
 """`agentmem chat AGENT`."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ import click
 from agentmem import Answer, AsyncClient, Reasoning, Restarted, Text
 from agentmem.client.answers import Event
 from agentmem.client.inputs import AskOptions
-from agentmem.console import write_json
+from agentmem.console import is_screen, write_json
 from agentmem.errors import FailedPrecondition
 from agentmem.words import finish_reason, printable
 from gateway.api.reports import memory_report
@@ -161,7 +160,7 @@ def _say(client: Client, conversation: Conversation, text: str) -> None:
 
 
 def _at_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return is_screen(sys.stdin, sys.stdout)
 
 
 def _lines() -> Iterator[str]:

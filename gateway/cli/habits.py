@@ -1,13 +1,11 @@
 """Commands of Ollama, LM Studio and vLLM: each is understood, or answered with the one that does it."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from agentmem import layout
 from agentmem.commands import Commands, mistake
 from agentmem.words import printable
 
@@ -81,10 +79,13 @@ def _stop(rest: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def _down(_: Sequence[str], words: Sequence[str]) -> list[str]:
-    data = layout.data_directory(Path(os.environ.get("AGENTMEM_UP_DATA") or layout.DATA))
-    pid = _running(data)
     ways = "Ctrl-C where `agentmem up` runs, or `systemctl --user stop agentmem` where it is a service"
-    here = f"`kill {pid}`, or " if pid else f"nothing runs on {data}; elsewhere "
+    try:
+        from gateway.cli.up.holder import running
+    except ModuleNotFoundError:  # no services are installed
+        raise mistake(f"agentmem {words[0]}: {ways}") from None
+    data, holder = running()
+    here = f"`kill {holder['pid']}`, or " if holder else f"nothing runs on {data}; elsewhere "
     raise mistake(f"agentmem {words[0]}: {here}{ways}")
 
 
@@ -92,16 +93,6 @@ def _server(rest: Sequence[str], words: Sequence[str]) -> list[str]:
     if rest[:1] == ["stop"]:
         return _down(rest, words)
     return ["up", *rest[1:]] if rest[:1] == ["start"] else list(words)
-
-
-def _running(data: Path) -> int:
-    """Return the pid of the data directory's `agentmem up`, or 0."""
-    try:
-        from gateway.cli.up.lock import holder_of, may_hold
-    except ModuleNotFoundError:  # no services are installed
-        return 0
-    pid = int(holder_of(data).get("pid", 0))
-    return pid if pid and may_hold(data, pid) else 0
 
 
 _ASKED: Final[Mapping[str, Callable[[Sequence[str], Sequence[str]], list[str]]]] = {

@@ -11,7 +11,7 @@ import click
 
 from agentmem import AsyncClient, errors, layout
 from agentmem.addresses import listens
-from agentmem.console import Mistake
+from agentmem.console import Mistake, is_screen
 from agentmem.process.model_sources import parse
 from agentmem.words import printable
 from gateway.cli.client import Client
@@ -83,7 +83,7 @@ def load(client: Client, name: str, given: str) -> None:
             ) from error
         if model.state == "loaded":
             return
-        if not client.as_json and not sys.stderr.isatty():
+        if not client.as_json and not is_screen(sys.stderr):
             note(f"loading {name}…")
         with LiveLine(sys.stderr) as line:
             try:
@@ -101,7 +101,7 @@ def wait_for_load(client: Client, name: str) -> None:
         with LiveLine(sys.stderr) as line:
             await waited_for(agentmem, name, line)
 
-    if sys.stderr.isatty() and not client.as_json:
+    if is_screen(sys.stderr) and not client.as_json:
         client.ask(question)
 
 

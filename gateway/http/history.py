@@ -1,10 +1,11 @@
 """GET /v1/overview/history, for admins: what the page's charts begin with."""
 
 import asyncio
+import logging
 import time
 from collections import deque
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -16,6 +17,8 @@ from gateway.http.charts import point
 from gateway.http.overview import Pages, metrics_address, overview_of
 from gateway.scraping import Samples, scrape
 from gateway.settings import GatewaySettings
+
+log = logging.getLogger(__name__)
 
 WINDOW_SECONDS: Final = 900
 INTERVAL_SECONDS: Final = 5
@@ -44,15 +47,27 @@ class History:
     async def watch(self) -> None:
         if not self._worker:
             await asyncio.Event().wait()
-        before, read_at = await self._read()
+        last: _Page | None = None
         while True:
+            try:
+                before, last = last, await self._read()
+                if before is not None:
+                    await self._add(before, last)
+            except Exception:  # charts must not end the gateway
+                log.exception("unexpected error in the points of charts")
             await asyncio.sleep(INTERVAL_SECONDS)
-            now, at = await self._read()
-            if isinstance(before, Samples) or isinstance(now, Samples):
-                pages: Pages = {"worker": now}
-                told = await asyncio.to_thread(overview_of, pages, {"worker": before}, at - read_at, datetime.now(UTC))
-                self._points.append(point(told))
-            before, read_at = now, at
 
-    async def _read(self) -> tuple[Samples | str, float]:
-        return await scrape("worker", self._worker, SERIES), time.monotonic()
+    async def _add(self, before: "_Page", now: "_Page") -> None:
+        if isinstance(before.worker, Samples) or isinstance(now.worker, Samples):
+            was: Pages = {"worker": before.worker}
+            pages: Pages = {"worker": now.worker}
+            seconds = now.time - before.time
+            self._points.append(point(await asyncio.to_thread(overview_of, pages, was, seconds, datetime.now(UTC))))
+
+    async def _read(self) -> "_Page":
+        return _Page(await scrape("worker", self._worker, SERIES), time.monotonic())
+
+
+class _Page(NamedTuple):
+    worker: Samples | str
+    time: float

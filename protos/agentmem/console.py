@@ -1,6 +1,7 @@
 """Commands of all services: safe text, tables, JSON, users' mistakes, and the options of a cluster."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, Final
@@ -47,6 +48,19 @@ def console(*, stderr: bool = False) -> Console:
     """Return standard output or error; without a terminal nothing is cut."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else _PIPE_WIDTH, highlight=False, markup=False)
+
+
+def is_screen(*streams: IO[str]) -> bool:
+    """Return whether all are terminals on which a cursor moves."""
+    return all(each.isatty() for each in streams) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def in_foreground(terminal: IO[str]) -> bool:
+    """Return whether this process may draw now: in the background its shell does."""
+    try:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:  # it is not the controlling terminal
+        return True
 
 
 def table(columns: Mapping[str, Mapping[str, Any]], rows: Iterable[Iterable[str | Text]], **settings: Any) -> Table:

@@ -88,3 +88,12 @@ async def test_fault_memory_that_was_not_evicted_is_no_warm_turn(
     monkeypatch.setattr(measuring, "_evicted", kept)
     with pytest.raises(FailedPrecondition, match="a warm turn took its memory from hot"):
         await measure(client, "tiny", lambda _: None)
+
+
+async def test_kv_that_does_not_reach_the_disk_ends_it(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_WRITTEN_SECONDS", 0.5)
+    stack = hosting(f"tiny={tiny}", "store", "worker", "gateway", store_flags=("--free-bytes-floor", str(2**62)))
+    async with stack as at, AsyncClient(at.grpc) as client:
+        with pytest.raises(FailedPrecondition, match="KV does not reach the disk; `agentmem doctor` says more"):
+            await measure(client, "tiny", lambda _: None)
+        assert [agent async for agent in client.agents()] == []

@@ -23,7 +23,7 @@ _PROBE_WORDS, _PROBE_ANSWER, _NEW_WORDS = 64, 8, 50
 _SHORTEST, _LONGEST = 8, 128
 """Tokens of an answer."""
 _DELETE_AFTER: Final = 3600
-_WRITTEN_INTERVAL, _SETTLED_INTERVAL = 0.02, 0.5
+_WRITTEN_SECONDS, _WRITTEN_INTERVAL, _SETTLED_INTERVAL = 30.0, 0.2, 0.5
 _WORDS: Final = "the boat is green and key in cellar by sea who told you that remember colour of house red nobody knows"
 _TIERS: Final = {"cold": set[str](), "warm": {"warm"}, "hot": {"hot"}}
 
@@ -125,8 +125,12 @@ async def _first_tokens(agents: "_Agents", plan: Plan, measured: Measured) -> As
 
 async def _evicted(agent: AsyncAgent) -> int:
     """Evict the agent from memory once it is on disk; return its tokens."""
-    while (info := await agent.info()).warm_tokens < info.tokens:  # noqa: ASYNC110 - the store sends no event
-        await asyncio.sleep(_WRITTEN_INTERVAL)
+    try:
+        async with asyncio.timeout(_WRITTEN_SECONDS):
+            while (info := await agent.info()).warm_tokens < info.tokens:  # noqa: ASYNC110 - the store sends no event
+                await asyncio.sleep(_WRITTEN_INTERVAL)
+    except TimeoutError:
+        raise FailedPrecondition("the agent's KV does not reach the disk; `agentmem doctor` says more") from None
     await agent.evict()
     return info.tokens
 

@@ -1,11 +1,14 @@
 """Coding agents: their programs, and how each is told of a server for one run. Nothing of the user's is written."""
 
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from agentmem.console import Mistake
 from agentmem.words import NAME_HEADER
 
 KEY: Final = "AGENTMEM_LAUNCH_KEY"
@@ -64,6 +67,8 @@ _ELSEWHERE: Final = (
 )
 """Variables by which Claude Code would ask another server, or show it another key."""
 
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "x-api-key"})
+
 _COMPACTS: Final = 40_960
 """Tokens of context that hold Claude Code's prompt, and what it keeps free when it compacts by itself: 13,000 tokens
 and an answer. In less it would compact at each turn.
@@ -83,11 +88,17 @@ def _claude(server: Server) -> Settings:
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(server.output),
         **({"DISABLE_AUTO_COMPACT": "1"} if server.context < _COMPACTS else {}),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "ANTHROPIC_CUSTOM_HEADERS": f"{NAME_HEADER}: {server.name}",
+        "ANTHROPIC_CUSTOM_HEADERS": "\n".join([*_users_headers(), f"{NAME_HEADER}: {server.name}"]),
     }
-    # The user's own settings may have variables, too, which go before those of the process.
-    file, content = "settings.json", json.dumps({"model": server.model, "env": variables})
-    return Settings(("--settings", str(server.folder / file)), variables, {file: content})
+    # The user's own settings may have variables, too, which go before those of the process, and a program for the key.
+    file, given = "settings.json", {"model": server.model, "env": variables, "apiKeyHelper": ""}
+    return Settings(("--settings", str(server.folder / file)), variables, {file: json.dumps(given)})
+
+
+def _users_headers() -> list[str]:
+    """Return the user's headers without keys, which are another server's."""
+    lines = os.environ.get("ANTHROPIC_CUSTOM_HEADERS", "").splitlines()
+    return [line for line in lines if line and line.partition(":")[0].strip().lower() not in _CREDENTIALS]
 
 
 def _codex(server: Server) -> Settings:
@@ -107,6 +118,9 @@ def _codex(server: Server) -> Settings:
     return Settings(words=tuple(word for name, value in given.items() for word in ("-c", f"{name}={_toml(value)}")))
 
 
+_OPENCODE: Final = "OPENCODE_CONFIG_CONTENT"
+
+
 def _opencode(server: Server) -> Settings:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -117,8 +131,17 @@ def _opencode(server: Server) -> Settings:
         },
     }
     model = f"{_PROVIDER}/{server.model}"
-    given = {"provider": {_PROVIDER: provider}, "model": model, "small_model": model, "share": "disabled"}
-    return Settings(variables={"OPENCODE_CONFIG_CONTENT": json.dumps({**given, "autoupdate": False})})
+    given = {
+        "provider": {_PROVIDER: provider},
+        "enabled_providers": [_PROVIDER],
+        "model": model,
+        "small_model": model,
+        "agent": {name: {"model": model} for name in ("build", "plan")},  # the user's agents may have other models
+        "share": "disabled",
+        "autoupdate": False,
+    }
+    users = _parsed(_OPENCODE, os.environ.get(_OPENCODE, ""))
+    return Settings(variables={_OPENCODE: json.dumps(_merged(users, given))})
 
 
 def _pi(server: Server) -> Settings:
@@ -146,6 +169,14 @@ def _pi(server: Server) -> Settings:
     )
 
 
+_QWEN: Final = "QWEN_CODE_SYSTEM_SETTINGS_PATH"
+_QWEN_SYSTEM: Final = (
+    "/Library/Application Support/QwenCode/settings.json"
+    if sys.platform == "darwin"
+    else "/etc/qwen-code/settings.json"
+)
+
+
 def _qwen(server: Server) -> Settings:
     generation = {"contextWindowSize": server.context, "customHeaders": {NAME_HEADER: server.name}}
     model = {
@@ -160,11 +191,39 @@ def _qwen(server: Server) -> Settings:
         "security": {"auth": {"selectedType": "openai"}},
         "model": {"name": server.model},
         "modelProviders": {"openai": [model]},
+        "privacy": {"usageStatisticsEnabled": False},
+        "proxy": "",
     }
-    file = "settings.json"
-    # The user's OPENAI_MODEL would go before the file's.
-    variables = {"QWEN_CODE_SYSTEM_SETTINGS_PATH": str(server.folder / file), "OPENAI_MODEL": server.model}
-    return Settings(variables=variables, files={file: json.dumps(given)})
+    file, system = "settings.json", Path(os.environ.get(_QWEN) or _QWEN_SYSTEM)
+    try:
+        users = _parsed(str(system), system.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        users = {}
+    except (OSError, UnicodeError) as error:
+        raise Mistake(f"{system} cannot be read: {error}") from error
+    # The user's OPENAI_MODEL would go before the file's, and Qwen Code knows no NO_PROXY.
+    variables = {_QWEN: str(server.folder / file), "OPENAI_MODEL": server.model, **dict.fromkeys(_PROXIES, "")}
+    return Settings(variables=variables, files={file: json.dumps(_merged(users, given))})
+
+
+_PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
+
+
+def _parsed(place: str, text: str) -> dict[str, Any]:
+    """Raises Mistake."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise Mistake(f"{place}: {error}; `agentmem launch` adds to plain JSON, without comments") from error
+    if not isinstance(found, dict):
+        raise Mistake(f"{place}: is no JSON object")
+    return found
+
+
+def _merged(users: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    both = {name for name in users.keys() & given.keys() if isinstance(users[name], dict)}
+    inner = {name: _merged(users[name], given[name]) for name in both if isinstance(given[name], dict)}
+    return {**users, **given, **inner}
 
 
 def _toml(value: object) -> str:

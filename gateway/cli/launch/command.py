@@ -4,7 +4,7 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,12 @@ from agentmem.process.model_sources import DEMO
 from agentmem.v1 import model_pb2
 from agentmem.validation import MAX_NAME_BYTES
 from agentmem.words import printable
-from gateway.cli.client import Client, client_options, flag_address
+from gateway.cli.client import Client, client_options, flag_address, warn_of_clear_text
 from gateway.cli.groups import needing_servers
 from gateway.cli.http import Door
 from gateway.cli.launch.clients import CLIENTS, KEY, NAME, CodingClient, Server
 from gateway.cli.launch.gained import gained, last_turn
-from gateway.cli.launch.running import environment, run
+from gateway.cli.launch.running import environment, signals_passed_on
 from gateway.cli.serving import Served, answers, note, serving
 
 _NO_KEY: Final = "unused"
@@ -69,15 +69,20 @@ def launch(client: Client, client_name: str, arguments: tuple[str, ...], model: 
         raise Mistake(
             "--client-cert: clients get no certificate from this command; it is for gateways that ask for none"
         )
-    name = directory_name(Path.cwd())
-    with _served(client, model, keep=keep) as served, tempfile.TemporaryDirectory(prefix="agentmem-") as folder:
+    try:
+        name = directory_name(Path.cwd())
+    except FileNotFoundError as error:
+        raise Mistake("the working directory is deleted; run this in another") from error
+    with _served(client, model, keep=keep) as served:
         found = served.client.ask(lambda agentmem: agentmem.models.get(served.model)).raw
         check(coding, found)
         url = _url(served, http)
         began = served.client.ask(lambda agentmem: last_turn(agentmem, name))
         key = client.key or _NO_KEY
-        server = Server(url, key, served.model, found.context_length, quote(name, safe=""), Path(folder))
-        status = _run(coding, program, arguments, server, client)
+        with signals_passed_on() as run, tempfile.TemporaryDirectory(prefix="agentmem-") as folder:
+            server = Server(url, key, served.model, found.context_length, quote(name, safe=""), Path(folder))
+            words, variables = _prepared(coding, server, client)
+            status = run((program, *words, *arguments), variables)
         _report(served.client, name, began)
     raise click.exceptions.Exit(status)
 
@@ -96,7 +101,9 @@ def check(coding: CodingClient, model: model_pb2.Model) -> None:
         raise Mistake(f"{name} cannot call tools, which {coding.title} needs; {_OTHER}")
     if model.context_length < coding.context:
         has = f"{name} has a context of {model.context_length:,} tokens, and {coding.title} needs {coding.context:,}"
-        raise Mistake(f"{has}: a longer one by `agentmem up --ctx-size N`, where model and memory have it; {_OTHER}")
+        raise Mistake(
+            f"{has}: a longer one by `agentmem up --context-length N`, where model and memory have it; {_OTHER}"
+        )
 
 
 @contextmanager
@@ -131,6 +138,7 @@ def _url(served: Served, given: str) -> str:
     address, tls = given or served.http or _http(client.gateway), None
     if client.tls is not None:
         tls = ssl.create_default_context(cadata=client.tls.ca.decode() if client.tls.ca else None)
+    warn_of_clear_text(client.key, address, tls=tls is not None)
     listed = Door(address, client.key, tls).ask("/v1/models", {"data"})["data"]
     if served.model not in [each.get("id") for each in listed]:
         raise Mistake(
@@ -142,25 +150,34 @@ def _url(served: Served, given: str) -> str:
 def _http(gateway: str) -> str:
     """Return the HTTP address of a gateway: what its `agentmem up` wrote, or the usual port of its host."""
     with suppress(ModuleNotFoundError):  # no services are installed
-        from gateway.cli.up.lock import holder_of
+        from gateway.cli.up.holder import running
 
-        data = layout.data_directory(Path(os.environ.get("AGENTMEM_UP_DATA") or layout.DATA))
-        if (holder := holder_of(data)).get("grpc") == gateway:
+        _, holder = running()
+        if holder.get("grpc") == gateway:
             return str(holder["http"])
     return str(parse_address(gateway)._replace(port=parse_address(layout.HTTP).port))
 
 
-def _run(coding: CodingClient, program: str, arguments: tuple[str, ...], server: Server, client: Client) -> int:
+def _prepared(coding: CodingClient, server: Server, client: Client) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Write the client's files; return its first words and its variables."""
     settings = coding.settings(server)
     files = dict(settings.files)
     variables = {**settings.variables, KEY: server.key, NAME: server.name}
     if client.tls and client.tls.ca:
-        files["ca.pem"] = client.tls.ca.decode()
-        variables |= dict.fromkeys(("NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE"), str(server.folder / "ca.pem"))
+        for variable in ("NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE"):
+            file = f"{variable}.pem"
+            files[file] = "\n".join([*_users_bundle(variable), client.tls.ca.decode()])
+            variables[variable] = str(server.folder / file)
     for file, content in files.items():
         (server.folder / file).write_text(content, encoding="utf-8")
     host = parse_address(server.url.partition("://")[2]).host
-    return run((program, *settings.words, *arguments), environment(variables, host))
+    return settings.words, environment(variables, host)
+
+
+def _users_bundle(variable: str) -> list[str]:
+    with suppress(OSError, UnicodeError):  # clients ignore such a file, too
+        return [Path(file).read_text(encoding="utf-8")] if (file := os.environ.get(variable)) else []
+    return []
 
 
 def _report(client: Client, name: str, began: int) -> None:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from gateway.cli.up.lock import holder_of, may_hold
+
 LOG: Final = Path("logs", "up.log")
 
 MOST_BYTES: Final = 16 << 20
@@ -18,12 +20,14 @@ _STREAMS: Final = (1, 2)
 
 
 def prepared(data: Path) -> Path:
-    """Return the log of a new stack, for its owner alone; a long one is moved aside."""
+    """Return the log of a new stack, for its owner alone. A long one that nobody writes is moved aside."""
     path = data / LOG
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     with suppress(FileNotFoundError):
-        if path.stat().st_size > _MOST_BYTES_AT_START:
+        pid = holder_of(data).get("pid", 0)
+        others = pid != os.getpid() and may_hold(data, pid)
+        if path.stat().st_size > _MOST_BYTES_AT_START and not others:
             _set_aside(path)
     os.close(_opened(path))
     return path

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import os
 import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from agentmem.console import is_screen
 from agentmem.process import logs
 from agentmem.process.service import is_managed
 from agentmem.words import printable
@@ -113,8 +113,7 @@ class TerminalOutput(Output):
 
 
 def output(settings: UpSettings) -> Output:
-    at_terminal = sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return TerminalOutput(settings) if at_terminal and not is_managed() else Output(settings)
+    return TerminalOutput(settings) if is_screen(sys.stdout, sys.stderr) and not is_managed() else Output(settings)
 
 
 def warning_of(line: str) -> str:

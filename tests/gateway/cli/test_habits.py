@@ -97,8 +97,12 @@ def test_what_is_understood_runs() -> None:
     assert ended.returncode == 1 and "no gateway answers at 127.0.0.1:1" in ended.stderr
 
 
-def test_a_stack_that_runs_is_named_by_its_pid(tmp_path: Path) -> None:
-    (tmp_path / ".agentmem").mkdir()
-    (tmp_path / ".agentmem" / LOCK_FILE).write_text(json.dumps({"pid": os.getpid()}))
+@pytest.mark.parametrize("data", [".agentmem", "elsewhere"])
+def test_a_stack_that_runs_is_named_by_its_pid(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / data).mkdir()
+    if data == "elsewhere":
+        (tmp_path / "agentmem.toml").write_text(f'[up]\ndata = "{tmp_path / data}"\n')
+        monkeypatch.setenv("AGENTMEM_CONFIG", str(tmp_path / "agentmem.toml"))
+    (tmp_path / data / LOCK_FILE).write_text(json.dumps({"pid": os.getpid()}))
     with pytest.raises(click.ClickException, match=f"agentmem down: `kill {os.getpid()}`, or Ctrl-C"):
         understood(["down"], main.commands)

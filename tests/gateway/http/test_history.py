@@ -64,6 +64,28 @@ async def test_points_are_kept_while_nobody_looks(
         server.stop()
 
 
+async def test_an_error_ends_neither_points_nor_the_gateway(
+    worker: ScriptedWorker, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([ZeroDivisionError, KeyError])
+
+    def failing(overview: Any) -> Any:
+        if failure := next(failures, None):
+            raise failure
+        return point(overview)
+
+    monkeypatch.setattr(history, "INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(history, "point", failing)
+    server = MetricsServer("127.0.0.1:0", Processes().worker.registry)
+    try:
+        async with running(run_dir, worker_metrics=server.address) as gateway:
+            await eventually(lambda: len(gateway.http.history._points) > 2)
+            assert next(failures, None) is None
+            assert not gateway._recording.done()
+    finally:
+        server.stop()
+
+
 def test_its_memory_is_bounded(run_dir: Path) -> None:
     kept = History(settings(run_dir))._points
     assert kept.maxlen == WINDOW_SECONDS // INTERVAL_SECONDS == 180

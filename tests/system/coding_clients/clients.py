@@ -243,7 +243,15 @@ USERS = {
             {
                 "$schema": "https://opencode.ai/config.json",
                 "model": "agentmem/other",
-                "provider": {"agentmem": {"options": {"baseURL": ELSEWHERE}}},
+                "agent": {"build": {"model": "corp/other"}},
+                "provider": {
+                    "agentmem": {"options": {"baseURL": ELSEWHERE}},
+                    "corp": {
+                        "npm": "@ai-sdk/openai-compatible",
+                        "options": {"baseURL": ELSEWHERE},
+                        "models": {"other": {}},
+                    },
+                },
             }
         )
     },
@@ -282,7 +290,7 @@ CLIENTS = [
         "run_shell_command",
         {**ECHO, "is_background": False},
         qwen,
-        own={"OPENAI_MODEL": "other", "OPENAI_BASE_URL": ELSEWHERE},
+        own={"OPENAI_MODEL": "other", "OPENAI_BASE_URL": ELSEWHERE, "HTTPS_PROXY": ELSEWHERE},
         users=USERS["qwen"],
     ),
     CodingClient("opencode", "", "bash", ECHO, opencode, users=USERS["opencode"]),

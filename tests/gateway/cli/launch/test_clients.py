@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentmem.console import Mistake
 from gateway.cli.launch.clients import CLIENTS, KEY, NAME, Server, Settings
 from tests.system.coding_clients.clients import MODEL, settings
 
@@ -17,7 +18,10 @@ CONTEXT = 131_072
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Server:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.delenv("ANTHROPIC_CUSTOM_HEADERS", raising=False)
+    monkeypatch.delenv("OPENCODE_CONFIG_CONTENT", raising=False)
+    monkeypatch.setenv("QWEN_CODE_SYSTEM_SETTINGS_PATH", str(tmp_path / "none.json"))
     return Server(URL, "unused", MODEL, CONTEXT, "my%20app", tmp_path)
 
 
@@ -48,7 +52,14 @@ def test_claude_code_has_its_variables_twice(server: Server) -> None:
     assert is_part(settings("Claude Code", URL).environment, given.variables)
     assert given.variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == str(CONTEXT)
     assert given.variables["ANTHROPIC_CUSTOM_HEADERS"] == "X-Agent-Name: my%20app"
-    assert json.loads(given.files["settings.json"]) == {"model": MODEL, "env": given.variables}
+    no_program_for_a_key = {"apiKeyHelper": ""}
+    assert json.loads(given.files["settings.json"]) == {"model": MODEL, "env": given.variables, **no_program_for_a_key}
+
+
+def test_claude_code_keeps_the_users_headers_but_for_keys(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Team: red\nAuthorization: Bearer other\nx-api-key: other\n")
+    given = CLIENTS["claude"].settings(server).variables
+    assert given["ANTHROPIC_CUSTOM_HEADERS"] == "X-Team: red\nX-Agent-Name: my%20app"
 
 
 @pytest.mark.parametrize(("context", "off"), [(32_768, True), (40_960, False), (CONTEXT, False)])
@@ -70,6 +81,24 @@ def test_opencode(server: Server) -> None:
     given = json.loads(CLIENTS["opencode"].settings(server).variables["OPENCODE_CONFIG_CONTENT"])
     assert is_part(guide("opencode"), given)
     assert given["provider"]["agentmem"]["options"]["headers"] == {"X-Agent-Name": "my%20app"}
+    assert given["enabled_providers"] == ["agentmem"]
+    assert given["agent"] == {name: {"model": f"agentmem/{MODEL}"} for name in ("build", "plan")}
+
+
+def test_opencode_keeps_the_users_settings_that_name_no_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    users = {
+        "theme": "dark",
+        "agent": {"build": {"model": "corp/m", "temperature": 0}, "review": {"mode": "subagent"}},
+        "enabled_providers": ["corp"],
+    }
+    monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", json.dumps(users))
+    given = json.loads(CLIENTS["opencode"].settings(server).variables["OPENCODE_CONFIG_CONTENT"])
+    assert (given["theme"], given["agent"]["review"]) == ("dark", {"mode": "subagent"})
+    assert given["agent"]["build"] == {"model": f"agentmem/{MODEL}", "temperature": 0}
+    assert given["enabled_providers"] == ["agentmem"]
+    monkeypatch.setenv("OPENCODE_CONFIG_CONTENT", "{} // mine")
+    with pytest.raises(Mistake, match=r"OPENCODE_CONFIG_CONTENT: .*without comments"):
+        CLIENTS["opencode"].settings(server)
 
 
 def test_pi(server: Server) -> None:
@@ -91,3 +120,16 @@ def test_qwen_code(server: Server) -> None:
     )
     [model] = given["modelProviders"]["openai"]
     assert model["generationConfig"]["customHeaders"] == {"X-Agent-Name": "my%20app"}
+    assert given["privacy"] == {"usageStatisticsEnabled": False}
+
+
+def test_qwen_code_asks_the_server_itself_and_keeps_settings_of_the_machine(server: Server, tmp_path: Path) -> None:
+    """It knows no NO_PROXY."""
+    machines = {"tools": {"sandbox": "docker"}, "privacy": {"other": 1, "usageStatisticsEnabled": True}, "proxy": URL}
+    (tmp_path / "none.json").write_text(json.dumps(machines))
+    settings = CLIENTS["qwen"].settings(server)
+    given = json.loads(settings.files["settings.json"])
+    assert (given["tools"], given["proxy"]) == ({"sandbox": "docker"}, "")
+    assert given["privacy"] == {"other": 1, "usageStatisticsEnabled": False}
+    proxies = {name: value for name, value in settings.variables.items() if name.lower().endswith("_proxy")}
+    assert proxies == dict.fromkeys(("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"), "")

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+from gateway.cli.up.lock import LOCK_FILE
 from gateway.cli.up.log_file import LOG, prepared, shorten
 
 WRITES = """
 import sys
 from pathlib import Path
+from gateway.cli.up.lock import LOCK_FILE
 from gateway.cli.up.log_file import shorten
 print("old " * 50)
 shorten(Path(sys.argv[1]), 1000)
@@ -35,6 +38,18 @@ def test_at_a_start_a_long_one_is_set_aside(tmp_path: Path) -> None:
         assert log.with_suffix(".log.1").read_text() == text * (1 << 20)
         assert sorted(path.name for path in log.parent.iterdir()) == ["up.log", "up.log.1"]
         assert mode(log) == 0o600
+
+
+def test_a_start_leaves_the_log_of_a_stack_that_runs(tmp_path: Path) -> None:
+    log = prepared(tmp_path)
+    log.write_text("one" * (1 << 20))
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            (tmp_path / LOCK_FILE).write_text(json.dumps({"pid": other.pid}))
+            assert prepared(tmp_path).read_text() == "one" * (1 << 20)
+        finally:
+            other.kill()
+    assert prepared(tmp_path).read_text() == ""
 
 
 def test_what_runs_goes_on_in_a_new_one_and_loses_no_line(tmp_path: Path) -> None:
