@@ -117,7 +117,8 @@ class Worker:
         )
         inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, self._metrics)
-        models = ModelServicer(self._models, loader, HubSearch(self._engine, settings), pulled)
+        self._hub = HubSearch(self._engine, settings)
+        models = ModelServicer(self._models, loader, self._hub, pulled)
         portable = PortableAgents(
             self._models, persister, locks, Exporter(store, restorer), Importer(store), loader.calibrations
         )
@@ -167,6 +168,7 @@ class Worker:
         self._problem = "it is shutting down"
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
+        self._hub.stop()
         await self._models.stop()
         await self._server.stop(layout.REFUSED_SECONDS)
         await self._engine.stop(layout.LAST_SECONDS)

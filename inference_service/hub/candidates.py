@@ -10,10 +10,11 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type:
 
 from agentmem.errors import AgentmemError, FailedPrecondition, Unavailable
 from inference_service.engine.device import obtainable_bytes, share_bytes
-from inference_service.models.finding import ATTENTION
+from inference_service.models.finding import ATTENTION, quantization_of
 from inference_service.models.fitting import Fit, KVLimits, MemoryLimits, fit
 from inference_service.models.opening import shape_of
 from inference_service.models.sources import HUB_ERRORS, Listing, NothingToLoad, listed, refusal
+from inference_service.settings import WorkerSettings
 
 RECOMMENDED: Final = "mlx-community"
 """It converts models for MLX, mostly quantized."""
@@ -85,8 +86,8 @@ def search(words: Sequence[str], limit: int, *, any_format: bool) -> list[Found]
     return [each for each in named if all(word.lower() in each.model_id.lower() for word in words)][:limit]
 
 
-def look(found: Sequence[Found], given: KVLimits) -> Iterator[Candidate]:
-    return (judge(each, answer, given) for each, answer in ask(found))
+def look(found: Sequence[Found], settings: WorkerSettings) -> Iterator[Candidate]:
+    return (judge(each, answer, settings) for each, answer in ask(found))
 
 
 def ask(found: Sequence[Found]) -> Iterator[tuple[Found, Answer]]:
@@ -120,8 +121,8 @@ def _config(model_id: str, listing: Listing) -> dict[str, Any]:
     return config
 
 
-def judge(found: Found, answer: Answer, given: KVLimits) -> Candidate:
-    """Set up the network, without weights; in the worker on the engine's thread."""
+def judge(found: Found, answer: Answer, settings: WorkerSettings) -> Candidate:
+    """Set up the network, without weights, as a load by `settings` would; in the worker on the engine's thread."""
     listing, config, error = answer
     if listing is None or config is None:
         # Without weights that mlx-lm reads there is nothing to run.
@@ -129,11 +130,13 @@ def judge(found: Found, answer: Answer, given: KVLimits) -> Candidate:
         answered = not isinstance(error, Unavailable)
         return Candidate(found, listing, runs=runs, answered=answered, problem=error.message if error else "")
     try:
-        shape = shape_of(found.model_id, config, listing.element_bytes, ATTENTION)
+        shape = shape_of(found.model_id, config, listing.element_bytes, ATTENTION, quantization_of(settings))
     except FailedPrecondition as refused:
         return Candidate(found, listing, runs=False, problem=refused.message)
-    alone = fit(shape, MemoryLimits(share_bytes()), given)
-    now = fit(shape, MemoryLimits(share_bytes(), 1, obtainable_bytes()), given)
+    given, models = KVLimits.of(settings), settings.loaded_models
+    alone = fit(shape, MemoryLimits(share_bytes(), models), given)
+    obtainable = obtainable_bytes(settings.free_memory_floor)
+    now = fit(shape, MemoryLimits(share_bytes(), models, obtainable), given)
     return Candidate(found, listing, alone, fits_now=not now.refusal, problem=alone.refusal)
 
 

@@ -25,7 +25,6 @@ from agentmem.sizes import byte_size
 from agentmem.words import printable
 from inference_service.hub import report
 from inference_service.hub.candidates import RECOMMENDED, Candidate, Found, look, search
-from inference_service.models.fitting import KVLimits
 from inference_service.models.sources import cached, check_disk, fetch, is_directory
 from inference_service.settings import WorkerSettings
 
@@ -152,7 +151,7 @@ def _check(candidate: Candidate, *, anyway: bool, as_json: bool, judged_only: bo
     check_disk(candidate.model_id, listing.missing)
 
 
-def _settings() -> KVLimits:
+def _settings() -> WorkerSettings:
     """Return the worker's settings. Raises ClickException if they forbid the network."""
     try:
         settings = load(WorkerSettings, ())
@@ -163,7 +162,7 @@ def _settings() -> KVLimits:
             f"the hub is not asked: {VARIABLE}, HF_HUB_OFFLINE or a setting forbids the network; unset it, or give "
             "the directory of a model to `agentmem up --model`"
         )
-    return KVLimits.of(settings)
+    return settings
 
 
 @contextmanager

@@ -57,6 +57,12 @@ class NotFetched(FailedPrecondition):
     """A hub's model that could be fetched."""
 
 
+def quantization_of(settings: WorkerSettings, registered: RegisteredModel | None = None) -> QuantizationSettings:
+    bits = (registered and registered.kv_bits) or settings.kv_bits
+    group_size = (registered and registered.kv_group_size) or settings.kv_group_size
+    return QuantizationSettings(None if bits == AUTO else KVBits.parse(bits), group_size)
+
+
 class Finder:
     """Event loop only."""
 
@@ -132,17 +138,11 @@ class Finder:
         hub = await loop.run_in_executor(self._downloads, fetch_description, registered.source)
         if hub is None:
             return False
-        of = registered.model_id, *hub, ATTENTION, self._quantization(registered)
+        of = registered.model_id, *hub, ATTENTION, quantization_of(self._settings, registered)
         shape = await self._engine.call(lambda: shape_of(*of))
         if refusal := self._fit(shape, registered.context_length or self._settings.context_length).refusal:
             raise FailedPrecondition(refusal)
         return True
-
-    def _quantization(self, registered: RegisteredModel) -> QuantizationSettings:
-        settings = self._settings
-        bits = registered.kv_bits or settings.kv_bits
-        group_size = registered.kv_group_size or settings.kv_group_size
-        return QuantizationSettings(None if bits == AUTO else KVBits.parse(bits), group_size)
 
     async def _open(
         self, registered: RegisteredModel, report: ReportProgress, *, offline: bool
@@ -173,7 +173,7 @@ class Finder:
             directory=directory,
             adapter=Path(registered.adapter) if registered.adapter else None,
             dtype=settings.dtype,
-            quantization=self._quantization(registered),
+            quantization=quantization_of(settings, registered),
             context_length=registered.context_length or settings.context_length,
         )
 

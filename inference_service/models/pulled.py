@@ -1,26 +1,73 @@
 """Models that were pulled stay registered."""
 
+import json
+import logging
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from agentmem.errors import FailedPrecondition
+from agentmem.process import logs
 from agentmem.process.models import RegisteredModel, is_hub_id
-from inference_service.json_cache import JsonCache
 
-_NAME = "models"
+log = logging.getLogger(__name__)
 
 
 class PulledModels:
+    """Their ids in a JSON file. Thread-safe."""
+
     def __init__(self, path: Path) -> None:
-        self._file = JsonCache(path)
+        self._path = path
+        self._lock = threading.Lock()
+        self.unkept: set[str] = set()
 
     def beside(self, given: Mapping[str, RegisteredModel]) -> dict[str, RegisteredModel]:
-        """Return the given models, then those that were pulled."""
-        kept = (each for each in self._kept(self._file.get(_NAME)) if is_hub_id(each))
+        """Return the given models, then those that were pulled; none of a damaged file."""
+        try:
+            kept = [each for each in self._kept() if is_hub_id(each)]
+        except (OSError, ValueError) as error:
+            logs.event(log, "cannot read which models were pulled", logging.WARNING, path=self._path, error=str(error))
+            kept = []
         return {**given, **{each: RegisteredModel(each, each) for each in kept if each not in given}}
 
     def keep(self, model_id: str) -> None:
-        self._file.update(lambda known: {**known, _NAME: sorted({*self._kept(known.get(_NAME)), model_id})})
+        """Rename a damaged file before writing another. Raises FailedPrecondition."""
+        with self._lock:
+            try:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                try:
+                    kept = self._kept()
+                except ValueError:
+                    kept = []
+                    self._path.replace(self._path.with_suffix(".damaged"))
+                self._write(sorted({*kept, model_id}))
+                self.unkept.discard(model_id)
+            except OSError as error:
+                self.unkept.add(model_id)
+                raise FailedPrecondition(
+                    f"model {model_id!r} is pulled, but not kept: {self._path} cannot be written ({error.strerror}); "
+                    "mend that and pull it again, or it is not registered after a restart"
+                ) from None
 
-    @staticmethod
-    def _kept(value: object) -> list[str]:
-        return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    def _kept(self) -> list[str]:
+        """Raises OSError and ValueError."""
+        try:
+            known = json.loads(self._path.read_text())
+        except FileNotFoundError:
+            return []
+        models = known.get("models") if isinstance(known, dict) else None
+        if not isinstance(models, list) or not all(isinstance(each, str) for each in models):
+            raise ValueError("it has no list of models")
+        return models
+
+    def _write(self, models: list[str]) -> None:
+        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            with draft.open("w") as file:
+                json.dump({"models": models}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self._path)
+        finally:
+            draft.unlink(missing_ok=True)

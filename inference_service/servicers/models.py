@@ -27,6 +27,7 @@ from inference_service.models.opening import ModelInfo
 from inference_service.models.pulled import PulledModels
 from inference_service.models.serving import Models
 from inference_service.models.slots import ModelSlot, Progress
+from inference_service.models.sources import is_directory
 from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit
 
 _FOUND, _MOST_FOUND = 10, 50
@@ -217,10 +218,12 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         model_id = check_text("model_id", request.model_id)
         if not (configured := model_id in self._models.slots) and not is_hub_id(model_id):
             raise InvalidArgument("model_id", f"{model_id!r} is no hub id, which would be OWNER/NAME")
+        if not configured and is_directory(model_id):
+            raise InvalidArgument("model_id", f"{model_id!r} is a directory here; there is nothing to download")
         async with aclosing(self._models.pull(model_id)) as stages:
             async for at in stages:
                 yield pb.PullModelResponse(progress=_shown(at))
-        if not configured:
+        if not configured or model_id in self._pulled.unkept:
             await asyncio.to_thread(self._pulled.keep, model_id)
         ready = pb.LoadProgress(stage=LoadStage.READY, share=1.0)
         yield pb.PullModelResponse(progress=ready, model=self._describe(self._models.slot(model_id)))

@@ -6,11 +6,15 @@ import { LongText } from './parts.js';
 
 /** @typedef {import('./vendor/marked.js').Token} Token */
 
-const LONGEST = 30_000; // characters
+const LONGEST = 10_000; // characters: in some texts the time grows by the square
+const MOST_CELLS = 4000; // of all tables of a text: short rows are filled up to the width of the header
+const AT_ONCE = 500; // milliseconds for all texts that are drawn together, as a history is
 const PAUSE = 9; // times as long as the last reading took, until a growing text is read again
 const DEEPEST = 20;
 const SCHEMES = ['http:', 'https:', 'mailto:'];
-const marked = new Marked({ gfm: true, breaks: true });
+const marked = new Marked({ gfm: true, breaks: true }, { tokenizer: { table } });
+let left = AT_ONCE;
+let cells = 0;
 
 /** @param {{text: string, growing?: boolean}} props */
 export function Markdown({ text, growing = false }) {
@@ -29,14 +33,27 @@ export function Markdown({ text, growing = false }) {
   return html`<div class="markdown" dir="auto">${blocks(tokens, 0)}</div>`;
 }
 
-/** @param {string} text @returns {Token[] | null} */
-function lexed(text) {
-  if (text.length > LONGEST) return null;
+/** @param {string} text @returns {Token[] | null} null if it would take too long, so it stays text */
+export function lexed(text) {
+  if (text.length > LONGEST || left <= 0) return null;
+  const began = performance.now();
+  cells = 0;
   try {
     return marked.lexer(text);
   } catch {
     return null; // it is nested too deeply
+  } finally {
+    if (left === AT_ONCE) setTimeout(() => { left = AT_ONCE; }); // when all are drawn
+    left -= performance.now() - began;
   }
+}
+
+/** @param {string} source @returns {false | undefined} false where marked may look for a table */
+function table(source) {
+  const lines = source.split(/\n[ \t]*\n/, 1)[0].split('\n');
+  if (!/^[ \t|:-]+$/.test(lines[1])) return false;
+  cells += lines[0].split('|').length * lines.length;
+  return cells > MOST_CELLS ? undefined : false;
 }
 
 /** @param {Token[] | undefined} tokens @param {number} depth @returns {unknown} */

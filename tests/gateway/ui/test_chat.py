@@ -20,6 +20,7 @@ const { sidesOf } = await import('./views/talk/branches.js');
 const { learn, saved } = await import('./views/talk/memory.js');
 const { loadingWords } = await import('./views/models/registry.js');
 const { hit } = await import('./format.js');
+const { lexed } = await import('./markdown.js');
 """
 
 
@@ -64,11 +65,11 @@ def test_branches_are_where_turns_part(page: Any) -> None:
         {"agent": "e", "ids": ["other", "2", "3"], "times": ["t9", "t2", "t3"]},
         {"agent": "f", "ids": ["1"], "times": ["t1"]},
     ]
-    first, second, third = page(f"sidesOf('m', {json.dumps(mine)}, {json.dumps(others)})")
-    assert first == {"at": 0, "count": 2, "after": "#/talk/m/e"}
-    assert second == {"at": 1, "count": 2, "before": "#/talk/m/b"}
-    assert third == {"at": 0, "count": 2, "after": "#/talk/m/d"}
-    assert page(f"sidesOf('m', {json.dumps(mine)}, [])") == [None, None, None]
+    first, second, third = page(f"sidesOf({json.dumps(mine)}, {json.dumps(others)})")
+    assert first == {"at": 0, "count": 2, "after": "e"}
+    assert second == {"at": 1, "count": 2, "before": "b"}
+    assert third == {"at": 0, "count": 2, "after": "d"}
+    assert page(f"sidesOf({json.dumps(mine)}, [])") == [None, None, None]
 
 
 def test_the_time_saved_is_at_the_fastest_speed_seen(page: Any) -> None:
@@ -108,3 +109,24 @@ def test_a_cache_hit_is_never_more_than_it_was(page: Any) -> None:
         "cache hit 0/0 (0 %)",
         "cache hit 9,999/10,000 (99 %)",
     ]
+
+
+def test_tables_of_too_many_cells_stay_text(page: Any) -> None:
+    table = "'|a'.repeat(wide) + '\\n' + '|-'.repeat(wide) + '\\n' + 'a\\n'.repeat(long) + '\\n'"
+    kinds = page(
+        f"[[3, 3, 2], [1000, 2000, 1], [45, 40, 3]].map(([wide, long, times]) => lexed(({table}).repeat(times))"
+        ".map(({ type }) => type).filter((type) => type !== 'space'))"
+    )
+    assert kinds == [["table", "table"], ["paragraph"], ["table", "table", "paragraph"]]
+
+
+def test_texts_that_are_drawn_together_share_the_time(page: Any) -> None:
+    slow = """
+    let now = 0;
+    performance.now = () => (now += 200);
+    const read = () => ['a', 'b', 'c', 'd'].map((text) => lexed(text) !== null);
+    const together = read();
+    await new Promise((drawn) => { setTimeout(drawn, 50); });
+    """
+    assert page("[together, read()]", slow) == [[True, True, True, False]] * 2
+    assert page("lexed('a'.repeat(10_001))") is None

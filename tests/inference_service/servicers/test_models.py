@@ -1,5 +1,7 @@
 """ModelService: what is registered, what is loaded, and the arithmetic of memory."""
 
+import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from agentmem.errors import FailedPrecondition, InvalidArgument
+from agentmem.errors import FailedPrecondition, InvalidArgument, Unavailable
 from agentmem.process.models import RegisteredModel
 from agentmem.v1 import model_pb2, types_pb2
 from inference_service.domain import Sampling
@@ -208,7 +210,7 @@ async def test_a_model_on_disk_is_described_and_planned_without_its_weights(
             await service.UnloadModel(model_pb2.UnloadModelRequest(), None)
 
 
-async def test_what_is_searched_and_pulled_is_checked(tmp_path: Path) -> None:
+async def test_what_is_searched_and_pulled_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offline = HubSearch(cast(Any, None), WorkerSettings(data=tmp_path, offline=True))
     service = ModelServicer(models(), LOADER, offline, cast(Any, None))
     with pytest.raises(FailedPrecondition, match="offline"):
@@ -221,3 +223,23 @@ async def test_what_is_searched_and_pulled_is_checked(tmp_path: Path) -> None:
     for name in ("", "llama", "../x", "/models/llama", "a/b/c"):
         with pytest.raises(InvalidArgument, match="model_id"):
             await anext(service.PullModel(model_pb2.PullModelRequest(model_id=name), None))
+    (tmp_path / "org" / "here").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="is a directory"):
+        await anext(service.PullModel(model_pb2.PullModelRequest(model_id="org/here"), None))
+
+
+async def test_a_hub_that_never_lists_holds_up_its_own_threads_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr("inference_service.hub.searching.search", lambda *_, **__: never.wait() and [])
+    hub = HubSearch(cast(Any, None), WorkerSettings(data=tmp_path), seconds=0.05)
+    try:
+        for _ in range(40):  # more than the worker has threads for files
+            with pytest.raises(Unavailable, match="did not answer the search within"):
+                await hub.find(["llama"], 10)
+        await asyncio.to_thread(int)
+    finally:
+        never.set()
+        hub.stop()

@@ -55,7 +55,17 @@ async def test_a_model_is_found_pulled_and_talked_to(browser: Browser, hub: Hub,
             await slow.get_by_role("button", name="Stop").click()
             await expect(slow.get_by_role("progressbar")).to_have_count(0)
             await slow.get_by_role("button", name="Pull").click()
-            await expect(slow.get_by_role("link", name="Talk")).to_be_visible(timeout=60_000)
+            await expect(slow.get_by_role("progressbar")).to_be_visible()
+            await page.get_by_role("button", name="Search").click()  # neither this nor another view ends it
+            await page.get_by_role("link", name="Agents").click()
+            await expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+            await page.get_by_role("link", name="Models").click()
+            await expect(page.get_by_role("heading", name="Models")).to_be_visible()
+            await page.get_by_role("searchbox").fill("4bit")
+            await page.keyboard.press("Enter")
+            await expect(slow.get_by_text("downloaded", exact=True)).to_be_visible(timeout=60_000)
+            await expect(slow.get_by_role("button", name="Pull")).to_have_count(0)
+            await expect(page.get_by_role("heading", name=SLOW)).to_have_count(2)  # it is listed below, too
             await page.set_viewport_size(PHONE["viewport"])
             assert await page.evaluate("document.querySelector('main').scrollWidth - innerWidth") <= 0
             await slow.get_by_role("link", name="Talk").click()

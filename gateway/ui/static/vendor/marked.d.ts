@@ -18,7 +18,11 @@ export interface Cell {
   tokens: Token[];
   align: string | null;
 }
+/** `false` leaves it to marked, `undefined` finds none. */
+export interface Tokenizer {
+  table(source: string): false | undefined;
+}
 export class Marked {
-  constructor(options: { gfm: boolean; breaks: boolean });
+  constructor(options: { gfm: boolean; breaks: boolean }, extension: { tokenizer: Tokenizer });
   lexer(text: string): Token[];
 }

@@ -7,7 +7,7 @@ import { Called } from './agents/called.js';
 import { allAgents } from './agents/loading.js';
 import { defaultModel, loadingWords, useModels } from './models/registry.js';
 import { Composer } from './talk/composer.js';
-import { begin } from './talk/opening.js';
+import { begin, open } from './talk/opening.js';
 import { Pane } from './talk/pane.js';
 import { settings } from './talk/settings.js';
 
@@ -21,13 +21,15 @@ export function Talk({ place }) {
   const beside = place.query.get('beside');
   if (!model || !agent) return html`<${NewChat} asked=${model} />`;
   /** @param {string} one @param {string | null} [other] */
-  const go = (one, other) => { location.hash = linkTo(['talk', model, one], other ? { beside: other } : {}); };
+  const to = (one, other) => linkTo(['talk', model, one], other ? { beside: other } : {});
+  /** @param {string} address */
+  const go = (address) => { location.hash = address; };
   return html`<h1 class="unseen">Talk</h1><div class=${beside ? 'panes two' : 'panes'}>
     <${Pane} key=${`${model}\n${agent}`} model=${model} agent=${agent}
-      onGo=${(/** @type {string} */ name) => go(name, beside)}
-      onFork=${(/** @type {string} */ fork) => go(agent, fork)} />
-    ${beside && html`<${Pane} key=${`${model}\n${beside}`} model=${model} agent=${beside}
-      onGo=${(/** @type {string} */ name) => go(agent, name)} onClose=${() => go(agent)} />`}
+      to=${(/** @type {string} */ name) => to(name, beside)}
+      onFork=${(/** @type {string} */ fork) => go(to(agent, fork))} />
+    ${beside && html`<${Pane} key=${`beside\n${model}\n${beside}`} model=${model} agent=${beside}
+      to=${(/** @type {string} */ name) => to(agent, name)} onClose=${() => go(to(agent))} />`}
   </div>`;
 }
 
@@ -45,8 +47,8 @@ function NewChat({ asked = '' }) {
     setProblem(null);
     try {
       const name = model?.model_id ?? await defaultModel();
-      const agent = await begin(name, messages, settings());
-      if (here.current) location.hash = linkTo(['talk', name, agent]);
+      const asked = await begin(name, messages, settings());
+      if (here.current) open(asked, linkTo(['talk', name, asked.agent]));
       return true;
     } catch (failure) {
       setProblem(failure);

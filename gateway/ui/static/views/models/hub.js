@@ -43,6 +43,7 @@ export function Hub({ registered, onChanged }) {
 function OnHub({ model, registered, onChanged }) {
   const { source, missing_bytes: missing } = model;
   const pull = useSteps(source, 'pull', onChanged);
+  const here = pull.ended || (registered && model.total_bytes > 0 && !missing);
   const facts = [
     model.total_bytes && `${bytes(model.total_bytes)}${missing ? '' : ', downloaded'}`,
     fit(model),
@@ -51,9 +52,11 @@ function OnHub({ model, registered, onChanged }) {
   return html`<article class="model">
     <div class="row">
       <h2><bdi>${source}</bdi></h2>
-      <span class="push row">${registered
-        ? html`<span class="quiet">downloaded</span> <a href=${linkTo(['talk', source])}>Talk</a>`
-        : html`<button disabled=${pull.running || model.fits === false} onClick=${pull.begin}>Pull</button>`}</span>
+      <span class="push row">
+        ${(here || registered) && html`<span class="quiet">${here ? 'downloaded' : 'registered'}</span>
+          <a href=${linkTo(['talk', source])}>Talk</a>`}
+        ${!here && html`<button disabled=${pull.running || model.fits === false} onClick=${pull.begin}>Pull</button>`}
+      </span>
     </div>
     <p class="quiet">${facts.filter(Boolean).join(', ')}</p>
     ${model.problem && html`<p class="problem mild" dir="auto">${model.problem}</p>`}

@@ -1,11 +1,11 @@
 /** Branches of a chat: agents that have its beginning from the same turns, and went on otherwise. */
 import { agentPath, json } from '../../gateway.js';
-import { linkTo } from '../../routing.js';
 import { useLoaded } from '../../parts.js';
 import { allAgents } from '../agents/loading.js';
 
 /** @typedef {import('../../gateway.js').Json} Json */
-/** @typedef {{at: number, count: number, before?: string, after?: string}} Sides a turn's place among its branches */
+/** @typedef {{at: number, count: number, before?: string, after?: string}} Sides a turn's place among its branches,
+ *   and the agents that have its neighbours */
 /** @typedef {{agent: string, ids: string[], times: string[]}} Path an agent's turns, oldest first */
 
 const MOST = 24;
@@ -66,12 +66,11 @@ async function path(model, agent, signal) {
 /**
  * The places of a chat's turns among their branches; null where there is no other.
  *
- * @param {string} model
  * @param {Path} mine
  * @param {Path[]} others
  * @returns {(Sides | null)[]}
  */
-export function sidesOf(model, mine, others) {
+export function sidesOf(mine, others) {
   let alike = others;
   return mine.ids.map((id, at) => {
     /** @type {Map<string, {agent: string, time: string}>} */
@@ -82,7 +81,7 @@ export function sidesOf(model, mine, others) {
     alike = alike.filter(({ ids }) => ids[at] === id);
     const all = [...found.values()].sort((one, other) => (one.time < other.time ? -1 : 1));
     const place = all.findIndex(({ agent }) => agent === mine.agent);
-    const to = (/** @type {number} */ other) => all[other] && linkTo(['talk', model, all[other].agent]);
-    return all.length > 1 ? { at: place, count: all.length, before: to(place - 1), after: to(place + 1) } : null;
+    const [before, after] = [all[place - 1]?.agent, all[place + 1]?.agent];
+    return all.length > 1 ? { at: place, count: all.length, before, after } : null;
   });
 }

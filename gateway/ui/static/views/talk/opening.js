@@ -9,8 +9,18 @@ import { newQuestion } from './turn.js';
 /** @typedef {import('../../gateway.js').Json} Json */
 /** @typedef {import('./turn.js').Asked} Asked */
 
-/** @type {Asked | null} */
+/** @type {{asked: Asked, hash: string} | null} */
 let waiting = null;
+
+addEventListener('hashchange', () => {
+  if (waiting?.hash !== location.hash) waiting = null; // its reader went elsewhere
+});
+
+/** @param {Asked} asked in the chat that is opened @param {string} address of that chat */
+export function open(asked, address) {
+  location.hash = address;
+  waiting = { asked, hash: location.hash };
+}
 
 /**
  * The question that a chat begins with, once.
@@ -20,7 +30,7 @@ let waiting = null;
  * @returns {Asked | null}
  */
 export function taken(model, agent) {
-  const asked = waiting;
+  const asked = waiting?.asked;
   if (asked?.model !== model || asked.agent !== agent) return null;
   waiting = null;
   return asked;
@@ -32,12 +42,11 @@ export function taken(model, agent) {
  * @param {string} model
  * @param {Json[]} messages
  * @param {Record<string, number>} settings
- * @returns {Promise<string>} its name; its chat asks the question
+ * @returns {Promise<Asked>} the question, for its chat
  */
 export async function begin(model, messages, settings) {
   const agent = await freeName(model, nameOf(firstWords(messages)));
-  waiting = newQuestion({ model, agent, messages, settings, begins: true });
-  return agent;
+  return newQuestion({ model, agent, messages, settings, begins: true });
 }
 
 /**
@@ -48,7 +57,7 @@ export async function begin(model, messages, settings) {
  * @param {string} id of the turn
  * @param {Json[]} messages
  * @param {Record<string, number>} settings
- * @returns {Promise<string>} the fork's name; its chat asks the question
+ * @returns {Promise<Asked>} the question, for the fork's chat
  */
 export async function branch(model, agent, id, messages, settings) {
   const kept = await tokensBefore(model, agent, id);
@@ -57,8 +66,7 @@ export async function branch(model, agent, id, messages, settings) {
   const body = { new_agent_id: fork, keep_tokens: kept };
   await json('POST', agentPath(agent, 'fork'), { query: { model }, body });
   forgetAgents();
-  waiting = newQuestion({ model, agent: fork, messages, settings });
-  return fork;
+  return newQuestion({ model, agent: fork, messages, settings });
 }
 
 /**

@@ -13,7 +13,7 @@ import { idOf, sidesOf, usePaths } from './branches.js';
 import { Composer } from './composer.js';
 import { SHOWN, history } from './history.js';
 import { learn } from './memory.js';
-import { branch, taken } from './opening.js';
+import { branch, open, taken } from './opening.js';
 import { isGreedy, settings } from './settings.js';
 import { Tools } from './tools.js';
 import { PastTurn, PresentTurn } from './turns.js';
@@ -23,14 +23,15 @@ import { newQuestion, noAnswer, run } from './turn.js';
 /** @typedef {{asked: import('./turn.js').Asked, answer: import('./turn.js').Answer}} Exchange */
 
 /**
- * @param {{model: string, agent: string, onGo: (agent: string) => void, onFork?: (fork: string) => void,
- *   onClose?: () => void}} props `onGo` where another agent takes this one's place, `onFork` where there is room for
- *   another chat, `onClose` where this is that one
+ * @param {{model: string, agent: string, to: (agent: string) => string, onFork?: (fork: string) => void,
+ *   onClose?: () => void}} props `to`: the address where another agent takes this one's place; `onFork` where there is
+ *   room for another chat, `onClose` where this is that one
  */
-export function Pane({ model, agent, onGo, onFork, onClose }) {
+export function Pane({ model, agent, to, onFork, onClose }) {
   const past = useLoaded((signal) => history(model, agent, signal), [model, agent]);
   const { present, running, begin, stop, forget } = usePresent(model, agent);
   const [forking, setForking] = useState(/** @type {import('../agent/deeds.js').Deed | null} */ (null));
+  const [asking, setAsking] = useState(false);
   const [problem, setProblem] = useState(/** @type {unknown} */ (null));
   const log = useFollowed([past.value, present]);
   const here = useHere();
@@ -42,19 +43,23 @@ export function Pane({ model, agent, onGo, onFork, onClose }) {
   const sides = useSides(model, agent, past.value, present);
   const first = past.value !== undefined && !past.value.turns.length && !present.length;
 
-  /** @param {string} id of a turn @param {Json[]} messages instead of it */
+  /** @param {string} id of a turn @param {Json[]} messages instead of it @returns {Promise<boolean>} */
   const ask = async (id, messages) => {
     setProblem(null);
+    setAsking(true);
     try {
-      const name = await branch(model, agent, id, messages, settings());
-      if (here.current) onGo(name);
+      const asked = await branch(model, agent, id, messages, settings());
+      if (here.current) open(asked, to(asked.agent));
+      return true;
     } catch (error) {
       setProblem(error);
+      setAsking(false);
+      return false;
     }
   };
   /** @param {string} id @param {Json[]} asked @param {string} answer */
-  const tools = (id, asked, answer) => html`<${Tools} messages=${asked} answer=${answer} busy=${running}
-    sides=${sides.get(id)} greedy=${isGreedy(described)}
+  const tools = (id, asked, answer) => html`<${Tools} messages=${asked} answer=${answer} to=${to}
+    busy=${running || asking} sides=${sides.get(id)} greedy=${isGreedy(described)}
     onAsk=${(/** @type {Json[]} */ messages) => ask(id, messages)} />`;
   /** @param {Record<string, string>} given @param {boolean} open */
   const forked = (given, open) => {
@@ -91,7 +96,8 @@ export function Pane({ model, agent, onGo, onFork, onClose }) {
     </div>
     ${!waits && described?.state === 'loading' && html`<p class="quiet" role="status">${
       loadingWords(described)}…</p>`}
-    <${Composer} running=${running} begins=${first} focused=${Boolean(onFork)} model=${described} onStop=${stop}
+    <${Composer} running=${running || asking} begins=${first} focused=${Boolean(onFork)} model=${described}
+      onStop=${running ? stop : undefined}
       onSay=${(/** @type {Json[]} */ messages) =>
         begin(newQuestion({ model, agent, messages, settings: settings() }))} />
     ${forking && html`<${Confirm} deed=${forking} onDone=${forked} onClose=${() => setForking(null)} />`}
@@ -145,7 +151,7 @@ function useSides(model, agent, past, present) {
   const added = present.filter(({ asked }) => !past?.ids.includes(asked.name)).map(({ asked }) => asked.name).join();
   return useMemo(() => {
     const ids = [...past?.ids ?? [], ...added.split(',').filter(Boolean)];
-    const sides = past ? sidesOf(model, { agent, ids, times: past.times }, others) : [];
+    const sides = past ? sidesOf({ agent, ids, times: past.times }, others) : [];
     return new Map(sides.map((each, at) => [ids[at], each]));
   }, [past, others, added]);
 }
