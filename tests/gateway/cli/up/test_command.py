@@ -91,7 +91,7 @@ async def test_up(run_dir: Path, heard: Heard) -> None:
     add_key(run_dir)  # which nobody asks for, as up says
     told = ["--data", str(run_dir), "--http", ANY_PORT, "--grpc", ANY_PORT, "--metrics", ANY_PORT]
     async with started("--model", "demo", *told) as (up, output):
-        page = (await line_with(output, "page  ")).split()[1]
+        page = (await line_with(output, "web UI  ")).split()[2]
         assert "none are asked for" in await line_with(output, "keys  ")
         await line_with(output, "Ready")
         await heard.wait_for("READY=1")
