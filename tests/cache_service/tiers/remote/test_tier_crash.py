@@ -192,7 +192,6 @@ async def test_another_prefix_than_before_is_refused_while_objects_are_at_the_ol
 async def test_who_is_taken_over_deletes_nothing_of_the_other(
     data: Path, bucket: s3.Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "_COMPARE_SECONDS", 0.0)
     async with remote(data, bucket) as store:
         await speak(store, "ada", [1])
         await settled(store)
@@ -201,6 +200,7 @@ async def test_who_is_taken_over_deletes_nothing_of_the_other(
         (own,) = bucket.objects()
         others = own.replace("/blocks/", "/windows/")
         bucket.write(others, b"the other one's")
+        monkeypatch.setattr(replication, "_COMPARE_SECONDS", 0.0)  # none had begun before the other was there
         await speak(store, "bob", [2])
         await until(lambda: store.metric("agentmem_remote_up") == 0)
         assert bucket.objects() == {own, others}
