@@ -12,7 +12,7 @@ from agentmem.errors import Unavailable
 
 
 class CalledOff(Unavailable):
-    """Of patient work."""
+    """Ends patient work."""
 
 
 class _Others(threading.local):
