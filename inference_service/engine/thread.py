@@ -144,11 +144,14 @@ class EngineThread:
             if not self._run_waiting():
                 self._tasks.put(None)
                 raise Unavailable("the worker is shutting down")
-            busy = any([step() for step in self._steps])
-            self.flush(soon=not busy or self.asked)
-            return busy
+            return self._step()
         finally:
             self._paused = False
+
+    def _step(self) -> bool:
+        busy = any([step() for step in self._steps])
+        self.flush(soon=not busy or self.asked)
+        return busy
 
     def _run_waiting(self, *, idle: bool = False) -> bool:
         """Return whether the thread goes on."""
@@ -165,8 +168,7 @@ class EngineThread:
         try:
             busy = False
             while self._run_waiting(idle=not busy):
-                busy = any([step() for step in self._steps])
-                self.flush(soon=not busy or self.asked)
+                busy = self._step()
         except BaseException:
             log.critical("the engine thread died", exc_info=True)
             assert self._loop is not None

@@ -33,13 +33,12 @@ _PIECE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A network without weights, by its files' fingerprint. `measure_first`: it does not serve unmeasured."""
+    """A network without weights, by its files' fingerprint."""
 
     info: ModelInfo
     network: Network
     fingerprint: str
     needs: Needs
-    measure_first: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -87,13 +87,15 @@ class Loader(Finder):
         residents: Sequence[Resident],
         report: ReportProgress,
         others_decode: Callable[[], bool] = lambda: False,
+        *,
+        measure_first: bool = False,
     ) -> LoadedModel:
-        """Read, prove and measure a model, and take memory beside `residents`. Raises FailedPrecondition, leaving
-        nothing.
+        """Read, prove and measure a model, large new ones only if `measure_first`, and take memory beside `residents`.
+        Raises FailedPrecondition, leaving nothing.
         """
         needs = opened.needs
         with self.budget.promised(needs.fixed_bytes + needs.least_kv_bytes):
-            loaded = await self._load(opened, residents, report, others_decode)
+            loaded = await self._load(opened, residents, report, others_decode, measure_first)
         self.budget.promise(loaded.model_id, lambda: loaded.promised_bytes)
         loaded.memory.admission.spare = self.budget.spare
         return loaded
@@ -115,6 +117,7 @@ class Loader(Finder):
         residents: Sequence[Resident],
         report: ReportProgress,
         others_decode: Callable[[], bool],
+        measure_first: bool,
     ) -> LoadedModel:
         info, network, fingerprint = opened.info, opened.network, opened.fingerprint
         call = partial(self._call, info.spec, None)
@@ -127,7 +130,7 @@ class Loader(Finder):
             raise FailedPrecondition(f"the files of model {info.model_id!r} changed while it was loaded; load it again")
         if shared := await self._share(setup_name(fingerprint, info.geometry.format), b""):
             self._kv.adopt(fingerprint, info, shared)
-        if later := not opened.measure_first and self._keeps_waiting(opened):
+        if later := not measure_first and self._keeps_waiting(opened):
             await call(lambda: careful(network.model, info.geometry.dtype))
         await call(lambda: check_runs(info, network))
         if later:

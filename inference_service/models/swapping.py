@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -200,10 +199,11 @@ class Swapper:
         opened, slot.opened = slot.opened, None
         assert opened is not None
         began = time.monotonic()
-        opened = replace(opened, measure_first=slot.measured)
         others_decode = partial(self._others_decode, slot)
         async with self._measuring.held():
-            model = await self._loader.load(opened, self._residents(), slot.report, others_decode)
+            model = await self._loader.load(
+                opened, self._residents(), slot.report, others_decode, measure_first=slot.measured
+            )
         if heap.kept():
             await self._engine.call(heap.tidy)
         model.engine.asked = lambda: self._engine.asked

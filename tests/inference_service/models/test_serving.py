@@ -255,10 +255,10 @@ async def test_a_load_that_fails_midway_brings_the_old_model_back(
         failing: list[Exception] = [RuntimeError("[malloc] no memory"), FailedPrecondition("self-test")]
         load = Loader.load
 
-        async def fails_once(self: Loader, opened: Any, *rest: Any) -> LoadedModel:
+        async def fails_once(self: Loader, opened: Any, *rest: Any, **named: Any) -> LoadedModel:
             if opened.info.model_id == "b" and failing:
                 raise failing.pop()
-            return await load(self, opened, *rest)
+            return await load(self, opened, *rest, **named)
 
         monkeypatch.setattr(Loader, "load", fails_once)
         for _ in range(2):

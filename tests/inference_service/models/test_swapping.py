@@ -227,10 +227,10 @@ async def test_a_failed_load_brings_nobody_back_whose_place_others_want(
 def _fail_loads(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     load = Loader.load
 
-    async def fails(self: Loader, opened: Any, *rest: Any) -> Any:
+    async def fails(self: Loader, opened: Any, *rest: Any, **named: Any) -> Any:
         if opened.info.model_id == failing:
             raise FailedPrecondition("injected")
-        return await load(self, opened, *rest)
+        return await load(self, opened, *rest, **named)
 
     monkeypatch.setattr(Loader, "load", fails)
 
@@ -242,7 +242,7 @@ async def test_a_stop_in_the_middle_of_a_load_begins_nothing_new(
     async with serving(directories, data) as world:
         loading = asyncio.Event()
 
-        async def never(*_: object) -> None:
+        async def never(*_: object, **_named: object) -> None:
             loading.set()
             await asyncio.Event().wait()
 
