@@ -73,7 +73,7 @@ async def test_it_waits_for_turns_and_the_load_for_a_moment_without(
 ) -> None:
     """A turn that runs when a piece of measuring ends has the engine until it ends."""
     async with serving({"a": directories["a"]}, tmp_path, settings=LATER) as world, AsyncExitStack() as turn:
-        began, left = asyncio.Event(), [500]
+        began, left = asyncio.Event(), [300_000]  # more than there are pauses
         measure = world.loader.measure
 
         async def watched(*of: Any) -> None:
@@ -99,6 +99,26 @@ async def test_it_waits_for_turns_and_the_load_for_a_moment_without(
         assert not world.models.slots["a"].loaded.setup.final, "its turn has not ended"  # type: ignore[union-attr]
         await turn.aclose()
         assert (await measured(world)).setup.final
+
+
+async def test_ways_that_are_proved_are_not_taken_before_the_load(
+    directories: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are proved for the kernels and the format that it takes."""
+    original, serving_ways = proof.riding_problem, list[tuple[bool, bool]]()
+
+    def riding_problem(*of: Any) -> str:
+        slot = world.models.slots["a"]
+        assert slot.loaded is not None
+        network = slot.loaded.engine.model
+        serving_ways.append((network.rows_together, network.rides))
+        return original(*of)
+
+    monkeypatch.setattr(proof, "riding_problem", riding_problem)
+    async with serving({"a": directories["a"]}, tmp_path, settings=LATER) as world:
+        network = (await measured(world)).engine.model
+        assert serving_ways == [(False, False)]
+        assert network.rows_together and network.rides
 
 
 @pytest.mark.parametrize("models", [1, 2])
