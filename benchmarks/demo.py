@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentmem.v1 import types_pb2
+from agentmem.words import hit
 from benchmarks.demo_model.filler import ACKNOWLEDGEMENT, count_tokens, filler_text
 from benchmarks.demo_model.world import COLOUR, NUMBER, PLACE, Fact, unknown_answer
 from benchmarks.live import LiveStack, running
@@ -94,7 +95,7 @@ async def show(stack: LiveStack, console: Console, steps: list[Step]) -> None:
         ratio = cold / answer.first
         table.add_row(
             *(step.label, step.agent, step.question, answer.text, answer.match, answer.tier),
-            f"{answer.reused}/{answer.prompt} ({answer.reused / answer.prompt:.0%})",
+            hit(answer.reused, answer.prompt),
             f"{answer.first * 1000:.0f} ms",
             f"{ratio:.0f}x" if step.agent == "marco" and step.label != "cold" else "",
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from agentmem.v1 import agent_pb2, inference_pb2, types_pb2, workflow_pb2
-from agentmem.words import cut_short, printable, short_name, tier_name
+from agentmem.words import cut_short, hit, printable, short_name, tier_name
 from gateway.cli.text import iso_time
 
 _LAYOUT = "\n\t"
@@ -35,8 +35,7 @@ def turn_line(
 def cache_hit(cached: Iterable[types_pb2.TierTokens], prompt_tokens: int) -> str:
     """Return "cache hit 12/20 (60 %): hot 7, warm 5", of a prompt's tokens."""
     tiers = {tier_name(part.tier): part.tokens for part in cached}
-    hit = sum(tiers.values())
-    share = f"cache hit {hit:,}/{prompt_tokens:,} ({100 * hit / max(1, prompt_tokens):.0f} %)"
+    share = f"cache hit {hit(sum(tiers.values()), prompt_tokens)}"
     listed = ", ".join(f"{tier} {tokens:,}" for tier, tokens in tiers.items())
     return f"{share}: {listed}" if tiers else share
 

@@ -83,5 +83,10 @@ def tier_name(tier: types_pb2.Tier.ValueType) -> str:
     return short_name(types_pb2.Tier.DESCRIPTOR, tier)
 
 
+def hit(cached: int, prompt: int) -> str:
+    """Return "12/20 (60 %)", of a prompt's tokens."""
+    return f"{cached:,}/{prompt:,} ({100 * cached / max(1, prompt):.0f} %)"
+
+
 def cached_tokens(usage: types_pb2.Usage) -> int:
     return sum(part.tokens for part in usage.cached)

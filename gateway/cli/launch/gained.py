@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from agentmem import AsyncClient
 from agentmem.v1 import agent_pb2
-from agentmem.words import cached_tokens, conversation_name
+from agentmem.words import cached_tokens, conversation_name, hit
 from gateway.cli.agents import find
 from gateway.cli.text import counted
 
@@ -26,10 +26,9 @@ class Gained:
     def text(self) -> str:
         if not self.turns:
             return "no turns"
-        share, computed = self.reused_tokens / max(1, self.prompt_tokens), self.prompt_tokens - self.reused_tokens
-        hit = f"cache hit {self.reused_tokens:,}/{self.prompt_tokens:,} ({100 * share:.0f} %)"
+        shared, computed = hit(self.reused_tokens, self.prompt_tokens), self.prompt_tokens - self.reused_tokens
         saved = f", about {self.seconds_saved:,.1f} s saved" if self.seconds_saved else ""
-        return f"{counted(self.turns, 'turn')}: {hit}, {computed:,} tokens computed{saved}"
+        return f"{counted(self.turns, 'turn')}: cache hit {shared}, {computed:,} tokens computed{saved}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
