@@ -81,7 +81,7 @@ def _stop(rest: Sequence[str], words: Sequence[str]) -> list[str]:
 def _down(_: Sequence[str], words: Sequence[str]) -> list[str]:
     ways = "Ctrl-C where `agentmem up` runs, or `systemctl --user stop agentmem` where it is a service"
     try:
-        from gateway.cli.up.holder import running
+        from gateway.cli.up.lock import running
     except ModuleNotFoundError:  # no services are installed
         raise mistake(f"agentmem {words[0]}: {ways}") from None
     data, holder = running()

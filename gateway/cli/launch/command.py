@@ -150,7 +150,7 @@ def _url(served: Served, given: str) -> str:
 def _http(gateway: str) -> str:
     """Return the HTTP address of a gateway: what its `agentmem up` wrote, or the usual port of its host."""
     with suppress(ModuleNotFoundError):  # no services are installed
-        from gateway.cli.up.holder import running
+        from gateway.cli.up.lock import running
 
         _, holder = running()
         if holder.get("grpc") == gateway:

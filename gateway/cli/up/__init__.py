@@ -4,7 +4,6 @@ command.py, parameters.py     the command, its flags, and those of other servers
 settings.py                   the services' arguments
 preflight.py, variables.py    before the start
 default_model.py, lock.py     the same: the model, and the data directory
-holder.py                     the `agentmem up` that runs there
 supervisor.py, readiness.py   starts, restarts and stops services
 output.py, status.py          for programs lines, at a terminal a status and a live line
 background.py, log_file.py    `agentmem up` for another command

@@ -12,6 +12,7 @@ from typing import IO, Any
 import psutil
 
 from agentmem.console import Mistake
+from gateway.cli.up.settings import up_settings
 
 LOCK_FILE = "up.lock"
 _INTERVAL = 0.1
@@ -32,6 +33,13 @@ def may_hold(directory: Path, pid: int) -> bool:
         return psutil.Process(pid).create_time() <= (directory / LOCK_FILE).stat().st_mtime + _CLOCKS_DIFFER
     except (psutil.NoSuchProcess, FileNotFoundError):
         return False
+
+
+def running() -> tuple[Path, dict[str, Any]]:
+    """Return the data directory of the settings, and its lock's content, {} where nobody holds it. Raises Mistake."""
+    data = up_settings({}).data_directory
+    holder = holder_of(data)
+    return data, holder if may_hold(data, int(holder.get("pid", 0))) else {}
 
 
 class UpLock:
