@@ -294,6 +294,7 @@ async def test_a_model_beside_other_processes_serves_with_what_they_leave(
         for_kv = 4 * agent_bytes(b.geometry, b.context_length)
         there = b.weight_bytes + b.activation_bytes + for_kv
         await world.once("a")
+        monkeypatch.setattr(finding, "_FRESH_SECONDS", 0.0)
         monkeypatch.setattr(finding, "obtainable_bytes", lambda _: there)
         await world.once("b")
         b = world.models.loaded("b")
