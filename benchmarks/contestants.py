@@ -28,7 +28,7 @@ from inference_service.domain import Sampling
 from inference_service.engine.attention import AttentionBackend
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.calibrating import TOKENS, calibrate_in_time
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.generation import Decoding, TurnJob
 from inference_service.engine.geometry import HostBuffers
 from inference_service.engine.network import Network
@@ -110,7 +110,7 @@ class Ours:
         network = Network(model, shows_arrays=self.geometry.shows_arrays)
         paths, kernels = attention_paths(self.geometry)
         self.paths = [*paths, *fastest_products(network, self.geometry, speeds)]
-        if available():
+        if on_cuda():
             traced = kernels._replace(traced=True)
             kernels = kernels if traced_problem(network, self.geometry, traced) else traced
         calibration = calibrate_in_time(network, token_ids(TOKENS, "calibration"), self.geometry)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agentmem.kv.hints import TurnHints
 from inference_service.engine.calibrating import TOKENS, calibrate
-from inference_service.engine.device import has_own_memory, usable_bytes
+from inference_service.engine.device import on_cuda, usable_bytes
 from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.quality import other_text
 from inference_service.engine.quantization import PLAIN
@@ -40,7 +40,7 @@ def load(
     for _ in read_weights(info, network):
         pass
     info, paths, kernels, _ = prove(info, network, speeds)
-    free, arrays = usable_bytes() - info.weight_bytes, not has_own_memory()
+    free, arrays = usable_bytes() - info.weight_bytes, not on_cuda()
     memory = sizes(free, info.geometry, info.context_length, pool_bytes, arrays=arrays)
     if batch_bytes is not None and arrays:
         memory = replace(memory, batch_bytes=batch_bytes)

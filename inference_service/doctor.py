@@ -54,7 +54,7 @@ def checks(settings: WorkerSettings) -> Checks:
 
 
 def backend() -> Findings:
-    name = "CPU" if device.on_cpu() else "Metal" if mx.metal.is_available() else "CUDA"
+    name = "CPU" if device.on_cpu() else "CUDA" if device.on_cuda() else "Metal"
     info = mx.device_info()
     about = f"MLX {metadata.version('mlx')} on {name}: {info.get('device_name', info.get('architecture', 'unknown'))}"
     if device.on_cpu() and (gpus := nvidia_gpus()):
@@ -104,7 +104,7 @@ def memory(settings: WorkerSettings) -> Findings:
         "free_bytes": device.free_bytes(),
     }
     found = f"{byte_size(available)} of {byte_size(total)} available"
-    if device.has_own_memory():
+    if device.on_cuda():
         found += f"; the GPU has {byte_size(facts['free_bytes'])} of {byte_size(device.device_bytes())} free"
     if listens(settings.address):
         return [ok(f"{found}, besides a worker that runs", facts=facts)]

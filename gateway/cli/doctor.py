@@ -33,12 +33,9 @@ from gateway.cli.up.settings import (
 MOST_SECONDS = 120.0
 """Opening a model with a large vocabulary takes seconds."""
 
-_END_SECONDS, _ANSWER_SECONDS = 2.0, 5.0
+_END_SECONDS: Final = 2.0
 _MOST_BYTES: Final = 1 << 24
 _INTERRUPTED: Final = 130
-_OWN_FILES, _FEW_FILES = 128, 512
-"""Files that a process has open besides connections, and a low limit."""
-
 _STYLES: Final = dict(zip(State, ("green", "yellow", "bold red", "bold magenta"), strict=True))
 
 

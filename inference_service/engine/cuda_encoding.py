@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.cuda_kernel import CUDA_TYPES, available, kernel
+from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
+from inference_service.engine.device import on_cuda
 from inference_service.engine.quantization import (
     KVFormat,
     Quantization,
@@ -41,7 +42,7 @@ def encoded(
     not know the types or heads.
     """
     inputs, dtype = [keys, values, *(means or ())], keys.dtype
-    if not available() or keys.shape[:3] != values.shape[:3]:
+    if not on_cuda() or keys.shape[:3] != values.shape[:3]:
         return None
     if dtype not in CUDA_TYPES or any(x.dtype != dtype for x in inputs):
         return None

@@ -13,11 +13,6 @@ from inference_service.engine.rotation import sign_words
 CUDA_TYPES: Final = {mx.bfloat16: "__nv_bfloat16", mx.float16: "__half", mx.float32: "float"}
 
 
-@cache
-def available() -> bool:
-    return bool(mx.cuda.is_available() and mx.default_device().type == mx.DeviceType.gpu)
-
-
 def kernel(
     name: str,
     inputs: Sequence[str],

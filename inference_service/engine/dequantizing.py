@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import mlx.core as mx
 
-from inference_service.engine.cuda_kernel import CUDA_TYPES, available, kernel
+from inference_service.engine.cuda_kernel import CUDA_TYPES, kernel
+from inference_service.engine.device import on_cuda
 
 _THREADS: Final = 256
 _EACH: Final = 4
@@ -20,7 +21,7 @@ _DEQUANTIZE = """
 
 
 def known(mode: str, bits: int, group_size: int, dtype: mx.Dtype) -> bool:
-    return available() and dtype in DTYPES and mode == "affine" and bits in _BITS and group_size % (32 // bits) == 0
+    return on_cuda() and dtype in DTYPES and mode == "affine" and bits in _BITS and group_size % (32 // bits) == 0
 
 
 def dequantized(words: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> mx.array:

@@ -24,6 +24,14 @@ def on_cpu() -> bool:
     return mx.default_device().type == mx.DeviceType.cpu
 
 
+def on_cuda() -> bool:
+    return not on_cpu() and "total_memory" in _fixed()
+
+
+def on_metal() -> bool:
+    return not on_cpu() and not on_cuda()
+
+
 def device_and_version() -> str:
     blas = ", OpenBLAS" if on_cpu() and has_openblas() else ""
     return f"{_fixed()['device_name']}{blas}; mlx {importlib.metadata.version('mlx')}"
@@ -37,20 +45,15 @@ def has_openblas() -> bool:
     return any(file.name.startswith("libopenblas") and not file.parent.name.endswith(".libs") for file in files)
 
 
-def has_own_memory() -> bool:
-    """Return whether it is a CUDA GPU."""
-    return not on_cpu() and "total_memory" in _fixed()
-
-
 def worth_restoring() -> int:
     """Return the tokens of KV from which restoring is faster than computing, by `agentmem bench ttft`: 16 to 64
     on two cores, 16 to 128 on an H200.
     """
-    return _WORTH_UPLOADING if has_own_memory() else _WORTH_RESTORING
+    return _WORTH_UPLOADING if on_cuda() else _WORTH_RESTORING
 
 
 def device_bytes() -> int:
-    if has_own_memory():
+    if on_cuda():
         return int(_fixed()["total_memory"])
     return host_memory.total_bytes()
 
@@ -59,7 +62,7 @@ def free_bytes() -> int:
     """Without MLX's cache. Any thread. Takes 0.1 ms, on a busy GPU 1 ms."""
     if (working_set := _working_set()) is not None:
         return max(0, working_set - held_bytes())
-    if has_own_memory():
+    if on_cuda():
         return int(mx.device_info()["free_memory"])
     return host_memory.available_bytes()
 
@@ -75,7 +78,7 @@ def default_floor() -> int:
 def share_bytes() -> int:
     if (working_set := _working_set()) is not None:
         return int(working_set * _METAL_SHARE)
-    return int(device_bytes() * (_CUDA_SHARE if has_own_memory() else _SYSTEM_SHARE))
+    return int(device_bytes() * (_CUDA_SHARE if on_cuda() else _SYSTEM_SHARE))
 
 
 def obtainable_bytes(floor: int | None = None) -> int:

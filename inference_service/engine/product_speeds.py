@@ -11,8 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from inference_service.engine.attention import PathReport
-from inference_service.engine.cuda_kernel import available
-from inference_service.engine.device import device_and_version, on_cpu
+from inference_service.engine.device import device_and_version, on_cpu, on_metal
 from inference_service.engine.pausing import let_others_run
 from inference_service.engine.products import (
     CHUNK_ROWS,
@@ -101,7 +100,7 @@ class ProductSpeeds:
 
 def careful(model: nn.Module, dtype: mx.Dtype) -> None:
     """Dequantize for two rows and more, without kernels that compile for a minute; on a CPU for 16 and more."""
-    if on_cpu() or available():
+    if not on_metal():
         ways = {CHUNK_ROWS[0] if on_cpu() else _FEWEST: DEQUANTIZED}
         for layers in quantized_layers(model, dtype).values():
             install(layers, ProductChoice(ways, ways))

@@ -8,7 +8,7 @@ from agentmem.errors import FailedPrecondition
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from inference_service.engine.computing import Cost
-from inference_service.engine.device import has_own_memory
+from inference_service.engine.device import on_cuda
 from inference_service.engine.geometry import Geometry
 from inference_service.models.opening import ModelInfo, ModelShape
 from inference_service.pool.memory import TYPICAL_TOKENS, Sizes, agents_that_fit, sizes
@@ -34,7 +34,7 @@ class KVLimits:
 
     def sizes(self, free_bytes: int, geometry: Geometry, context_length: int) -> Sizes:
         given = self.pool_bytes, self.typical_tokens
-        return sizes(free_bytes, geometry, context_length, *given, arrays=not has_own_memory())
+        return sizes(free_bytes, geometry, context_length, *given, arrays=not on_cuda())
 
 
 @dataclass(frozen=True)

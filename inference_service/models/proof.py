@@ -24,8 +24,7 @@ from inference_service.engine.attention.self_test import (
     packing_error,
     unpacking_error,
 )
-from inference_service.engine.cuda_kernel import available
-from inference_service.engine.device import has_own_memory, on_cpu
+from inference_service.engine.device import on_cpu, on_cuda, on_metal
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.network import Network
 from inference_service.engine.paged.alone import new_caches
@@ -95,7 +94,7 @@ def prove(info: ModelInfo, network: Network, speeds: ProductSpeeds | None) -> Pr
         problems.append(problem := riding_problem(network, info.geometry, kernels))
         reports = _noted(info, reports, "prefill", "prompts one by one, because as rows", problem)
     network.rides = not (info.geometry.in_order or problem)
-    if available():
+    if on_cuda():
         problems.append(problem := traced_problem(network, info.geometry, kernels._replace(traced=True)))
         kernels = kernels._replace(traced=not problem)
         reports = _noted(info, reports, "decode", "passes are not traced, because", problem)
@@ -140,7 +139,7 @@ def _noted(info: ModelInfo, reports: list[PathReport], phase: str, way: str, pro
 
 def fastest_products(network: Network, geometry: Geometry, speeds: ProductSpeeds | None) -> list[PathReport]:
     """Choose products' ways; on Metal nothing was measured."""
-    return choose(network.model, geometry.dtype, speeds) if speeds and (on_cpu() or available()) else []
+    return choose(network.model, geometry.dtype, speeds) if speeds and not on_metal() else []
 
 
 def check_runs(info: ModelInfo, network: Network) -> None:
@@ -165,7 +164,7 @@ def attention_paths(geometry: Geometry, *, steps: bool = True) -> tuple[list[Pat
         packing_error(geometry)
     except (RuntimeError, ValueError) as failure:
         raise FailedPrecondition(f"K and V cannot be packed on this backend: {failure}") from failure
-    if not has_own_memory():
+    if not on_cuda():
         note = "K and V are unpacked once"
         return [PathReport(phase, "arrays", 0.0, note) for phase in ("prefill", "decode")], Kernels()
     let_others_run()

@@ -103,7 +103,7 @@ def test_free_memory(
     monkeypatch.setattr(host_memory, "available_bytes", lambda: available)
     monkeypatch.setattr(doctor, "listens", lambda _: running)
     sizes = {"share_bytes": 16 * GB, "device_bytes": 48 * GB, "held_bytes": 0, "free_bytes": gpu or available}
-    for name, size in {**sizes, "default_floor": 2 * GB, "has_own_memory": gpu is not None}.items():
+    for name, size in {**sizes, "default_floor": 2 * GB, "on_cuda": gpu is not None}.items():
         monkeypatch.setattr(device, name, lambda size=size: size)
     (found,) = memory(WorkerSettings(pool_bytes=given))
     assert found.state is state

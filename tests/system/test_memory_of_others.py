@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from agentmem.v1 import types_pb2
-from inference_service.engine.device import free_bytes, has_own_memory
+from inference_service.engine.device import free_bytes, on_cuda
 from tests.system.client import Turn, chat
 from tests.system.stack import running
 from tests.tiny_models import CHATML, write_llama, write_tiny
@@ -42,11 +42,11 @@ sys.stdin.read()
 """
 
 on_host = pytest.mark.skipif(
-    sys.platform != "linux" or has_own_memory() or psutil.virtual_memory().available < 8 * GIB,
+    sys.platform != "linux" or on_cuda() or psutil.virtual_memory().available < 8 * GIB,
     reason="a CPU of Linux with 8 GiB of available memory is needed",
 )
 on_gpu = pytest.mark.skipif(
-    not has_own_memory() or free_bytes() < 12 * GIB, reason="an NVIDIA GPU with 12 GiB of free memory is needed"
+    not on_cuda() or free_bytes() < 12 * GIB, reason="an NVIDIA GPU with 12 GiB of free memory is needed"
 )
 
 

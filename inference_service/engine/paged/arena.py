@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from agentmem.sizes import byte_size
 from inference_service.engine.cuda_copies import Words, driver
-from inference_service.engine.device import free_bytes, has_own_memory
+from inference_service.engine.device import free_bytes, on_cuda
 from inference_service.engine.geometry import HostTensors, TensorBytes
 from inference_service.engine.paged.kernels import address, load, store
 from inference_service.engine.paged.layout import BlockLayout, flat
@@ -46,7 +46,7 @@ class Arena(ABC):
 
     @staticmethod
     def of(layout: BlockLayout, blocks: int, segment_blocks: int | None = None) -> "Arena":
-        kind = DeviceArena if has_own_memory() else HostArena
+        kind = DeviceArena if on_cuda() else HostArena
         return kind(layout, blocks, segment_blocks)
 
     @property

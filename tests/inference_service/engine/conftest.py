@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine import codec, cuda_copies, cuda_encoding, dequantizing, matrices, prompts, skinny
+from inference_service.engine import codec, cuda_copies, cuda_encoding, dequantizing, device, matrices, prompts, skinny
 from inference_service.engine.attention import chunks, self_test
-from inference_service.engine.cuda_kernel import available
 from inference_service.engine.paged import arena, write_kernels
 from inference_service.engine.paged import attention as paged_attention
 from inference_service.engine.paged import kernels as paged_kernels
@@ -44,8 +43,9 @@ def model(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> LoadedMo
 
 @pytest.fixture
 def rides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many tokens ride as on a GPU."""
+    """As many tokens ride as on an NVIDIA GPU."""
     monkeypatch.setattr(prompts, "on_cpu", lambda: False)
+    monkeypatch.setattr(prompts, "on_cuda", lambda: True)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def cuda_driver(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[None]:
     """Our kernels run: as they are on an NVIDIA GPU, elsewhere as g++ compiles them, over fewer tokens."""
-    if available():
+    if device.on_cuda():
         yield
         return
     if not shutil.which("g++"):
@@ -110,7 +110,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
     )
     monkeypatch.setattr(mx.fast, "cuda_kernel", cuda_on_cpu)
     for module in (cuda_encoding, dequantizing):
-        monkeypatch.setattr(module, "available", lambda: True)
+        monkeypatch.setattr(module, "on_cuda", lambda: True)
     monkeypatch.setattr(arena, "address", lambda words: int(np.array(words, copy=False).ctypes.data))
     monkeypatch.setattr(self_test, "_ONE", ((1, (150,)), (1, (90, 260, 40))))
     monkeypatch.setattr(self_test, "_FEW", ((5, (150,)), (20, (70,)), (3, (260, 40))))
@@ -124,7 +124,7 @@ def kernels(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, request: py
 
 @pytest.fixture
 def on_cuda(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "has_own_memory", lambda: True)
+    monkeypatch.setattr(proof, "on_cuda", lambda: True)
     monkeypatch.setattr(codec, "on_cpu", lambda: False)
 
 
@@ -137,5 +137,5 @@ def in_blocks(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def replayed(in_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Call again what is traced, where kernels run as g++ compiles them: those cannot be in a trace of MLX's."""
-    if not available():
+    if not device.on_cuda():
         monkeypatch.setattr(mx, "compile", lambda step, **_: step)  # mlx-lm gives others, too

@@ -8,7 +8,7 @@ import pytest
 
 from inference_service.engine import cuda_copies
 from inference_service.engine.cuda_copies import Driver
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.paged import arena
 
 
@@ -50,7 +50,7 @@ def test_the_drivers_errors_are_named(kernels: None) -> None:
     assert driver.page_locked(10).size == 10
 
 
-@pytest.mark.skipif(available(), reason="a GPU's driver takes all of the host's memory")
+@pytest.mark.skipif(on_cuda(), reason="a GPU's driver takes all of the host's memory")
 def test_words_for_a_device_are_page_locked(kernels: None) -> None:
     memory = np.zeros(10, np.uint32)
     with pytest.raises(RuntimeError, match="INVALID_VALUE"):

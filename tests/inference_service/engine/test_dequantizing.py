@@ -6,11 +6,11 @@ import mlx.core as mx
 import pytest
 
 from inference_service.engine import dequantizing
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 
 pytestmark = pytest.mark.usefixtures("kernels")
-on_gpus = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
+on_gpus = pytest.mark.skipif(not on_cuda(), reason="as many elements as real models have take a GPU")
 
 
 def error(*shape: int, bits: int = 4, group_size: int = 64, dtype: mx.Dtype = mx.bfloat16) -> float:
@@ -51,7 +51,7 @@ def test_which_weights_it_supports() -> None:
 
 
 def test_swapped_pairs_show(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> None:
-    if available():
+    if on_cuda():
         pytest.skip("of kernels as g++ compiles them")
 
     def faulty(*, header: str, **others: Any) -> Any:

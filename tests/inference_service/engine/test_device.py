@@ -21,14 +21,14 @@ def pretend(monkeypatch: pytest.MonkeyPatch, kind: mx.DeviceType, info: dict[str
 
 def test_metal(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, mx.DeviceType.gpu, METAL)
-    assert not device.has_own_memory()
+    assert not device.on_cuda()
     assert device.usable_bytes() == 18 * GIB
     assert device.worth_restoring() == 16
 
 
 def test_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, mx.DeviceType.gpu, CUDA)
-    assert device.has_own_memory()
+    assert device.on_cuda()
     assert device.device_bytes() == 80 * GIB
     assert device.usable_bytes() == 68 * GIB
     assert device.worth_restoring() == 128
@@ -36,7 +36,7 @@ def test_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, mx.DeviceType.cpu, {})
-    assert not device.has_own_memory()
+    assert not device.on_cuda()
     assert device.share_bytes() == device.device_bytes() // 2
     assert device.worth_restoring() == 16
 

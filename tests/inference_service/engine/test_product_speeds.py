@@ -204,10 +204,11 @@ def test_choices_are_taken_again_from_json(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("by_row")
 def test_careful_products_need_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_speeds, "on_metal", lambda: True)
     on_metal = Network()
     careful(on_metal, mx.float32)
     assert choices(on_metal, mx.float32) == {}, "nothing would replace them"
-    monkeypatch.setattr(product_speeds, "available", lambda: True)
+    monkeypatch.setattr(product_speeds, "on_metal", lambda: False)
     network = Network()
     careful(network, mx.float32)
     assert {network.layers[0].products.chunk(rows) for rows in (1, 2, 33, 2048)} == {GIVEN, DEQUANTIZED}

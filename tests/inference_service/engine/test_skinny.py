@@ -7,14 +7,14 @@ import mlx.nn as nn
 import pytest
 
 from inference_service.engine import product_speeds, skinny
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.product_speeds import Figures, ProductSpeeds, choose
 from inference_service.engine.products import DEQUANTIZED, FLATTENED, GIVEN, SKINNY, STEP_ROWS, Shape
 from tests.inference_service.engine.cuda_on_cpu import CudaOnCPU
 
 pytestmark = pytest.mark.sampled(3)
 
-on_gpus = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
+on_gpus = pytest.mark.skipif(not on_cuda(), reason="as many elements as real models have take a GPU")
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_weights_that_are_views_are_copied(tmp_path: Any) -> None:
 def test_a_kernel_without_barriers_is_not_taken(
     cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, caplog: Any
 ) -> None:
-    if available():
+    if on_cuda():
         pytest.skip("of kernels as g++ compiles them")
     changed = []
 

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.paged import arena
 from inference_service.engine.paged.arena import DeviceArena
 from inference_service.engine.paged.in_blocks import PassTables
@@ -72,7 +72,7 @@ class Plain:
 
 @pytest.fixture
 def addressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not available():
+    if not on_cuda():
         monkeypatch.setattr(arena, "address", lambda words: words.size << 20)
 
 

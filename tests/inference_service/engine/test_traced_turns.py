@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.models import llama
 
 from inference_service.domain import TokenEvent
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.paged.passes import Pass
 from inference_service.engine.paged.traces import Traces
 from inference_service.models.loaded import LoadedModel
@@ -65,7 +65,7 @@ def same(found: Told, wanted: Told) -> bool:
     pairs = [pair for both in zip(found, wanted, strict=True) for pair in zip(*both, strict=True)]
     errors = np.array([(one.logprob, other.logprob) for one, other in pairs], np.float64)
     alike = [one.token_id == other.token_id for one, other in pairs]
-    return all(alike) and bool(np.abs(errors[:, 0] - errors[:, 1]).max() < (0.1 if available() else 1e-3))
+    return all(alike) and bool(np.abs(errors[:, 0] - errors[:, 1]).max() < (0.1 if on_cuda() else 1e-3))
 
 
 @pytest.mark.slow

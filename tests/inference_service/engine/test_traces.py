@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.passes import Pass, Piece
@@ -50,7 +50,7 @@ def two(model: LoadedModel) -> tuple[_Sequences, _Sequences]:
 def step(number: int, *both: _Sequences) -> bool:
     """Return whether logits of the next tokens are the same."""
     found, wanted = (each.decoded([[3 + 7 * number % 29, 3 + 8 * number % 29]]) for each in both)
-    return bool(mx.array_equal(found, wanted)) or (available() and bool(mx.allclose(found, wanted, atol=0.1)))
+    return bool(mx.array_equal(found, wanted)) or (on_cuda() and bool(mx.allclose(found, wanted, atol=0.1)))
 
 
 def same_kv(*both: _Sequences) -> bool:
@@ -72,7 +72,7 @@ def held(of: _Sequences) -> list[np.ndarray[Any, Any]]:
 def test_traced_passes_are_those_that_are_not(write: Writer, tmp_path: Path, replayed: None) -> None:
     traced, other = two(loaded(write(tmp_path)))
     assert all(step(number, traced, other) and traced.traced for number in range(10))
-    assert same_kv(traced, other) or available()
+    assert same_kv(traced, other) or on_cuda()
     assert [each.length for each in traced.sequences] == [260, 50]
 
 
@@ -88,7 +88,7 @@ def test_passes_alternate_with_those_that_are_not_traced(tmp_path: Path, replaye
                 each.run([(each.sequences[1], range(2, 22))], rows=False)
             if number == 4:
                 each.sequences[1].trim(each.sequences[1].length - 3)
-    assert same_kv(traced, other) or available()
+    assert same_kv(traced, other) or on_cuda()
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_memory_for_arrays_is_planned_where_attention_takes_them(
     monkeypatch: pytest.MonkeyPatch, own_memory: bool
 ) -> None:
     """A GPU attends over the pool's blocks, and the pool gets all that is left."""
-    monkeypatch.setattr(fitting, "has_own_memory", lambda: own_memory)
+    monkeypatch.setattr(fitting, "on_cuda", lambda: own_memory)
     model = shape()
     found = fit(model, MemoryLimits(model.weight_bytes + GB // 4), KVLimits())
     left = GB // 4 - found.needs.activation_bytes

@@ -11,7 +11,7 @@ import mlx.nn as nn
 import pytest
 
 from benchmarks.loading import load
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.paged import passes
 from inference_service.engine.paged.alone import SequenceKVCache
 from inference_service.engine.paged.passes import ArrayKVCache, Pass, Pieces, StatesCache
@@ -227,7 +227,7 @@ def quantized_model(tmp_path: Path) -> LoadedModel:
 def test_products_are_computed_as_given_on_metal(
     quantized_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "available", lambda: False)
+    monkeypatch.setattr(proof, "on_cuda", lambda: False)
     monkeypatch.setattr(proof, "on_cpu", lambda: False)
     network = quantized_model.engine.model
     _, reports, _, _ = prove(quantized_model, network, speeds_in(tmp_path))
@@ -236,7 +236,7 @@ def test_products_are_computed_as_given_on_metal(
     assert not (tmp_path / "products.json").exists()
 
 
-@pytest.mark.skipif(available(), reason="this device is no CPU")
+@pytest.mark.skipif(on_cuda(), reason="this device is no CPU")
 def test_chunks_are_dequantized_on_a_cpu_where_that_is_the_fastest(
     quantized_model: LoadedModel, tmp_path: Path
 ) -> None:

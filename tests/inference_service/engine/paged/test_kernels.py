@@ -11,7 +11,7 @@ from inference_service.engine.attention import self_test
 from inference_service.engine.attention.reference import random_codec
 from inference_service.engine.attention.self_test import ROUNDING, Row, in_blocks
 from inference_service.engine.codec import KVCodec
-from inference_service.engine.cuda_kernel import available
+from inference_service.engine.device import on_cuda
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged import attention, kernels, write_kernels
 from inference_service.engine.paged.arena import DeviceArena
@@ -42,7 +42,7 @@ OF_32_BITS = [
     geometry(scheme=BALANCED, k_dim=96, v_dim=32, heads=6, window=40, bits=(5, 4)),
     *(geometry(bits=pair) for pair in PAIRS), *(geometry(bits=pair, k_dim=96, v_dim=32) for pair in PAIRS),
 ]  # fmt: skip
-needs_cuda = pytest.mark.skipif(not available(), reason="as many elements as real models have take a GPU")
+needs_cuda = pytest.mark.skipif(not on_cuda(), reason="as many elements as real models have take a GPU")
 latents = partial(geometry, 1, k_dim=128, latents=True)
 LATENTS = [
     latents(dtype=mx.float16),
@@ -80,7 +80,7 @@ class Poisoned(DeviceArena):
 @pytest.fixture(autouse=True)
 def poisoned(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "DeviceArena", Poisoned)
-    if not available():
+    if not on_cuda():
         monkeypatch.setattr(self_test, "_ONE", ((1, (260, 40)),))
         monkeypatch.setattr(self_test, "_FEW", ((20, (70,)), (3, (260, 40))))
 
@@ -260,7 +260,7 @@ def test_widths_that_do_not_fill_groups() -> None:
 
 
 def test_what_is_left_out_of_a_kernel_shows(cuda_on_cpu: CudaOnCPU, monkeypatch: pytest.MonkeyPatch) -> None:
-    if available():
+    if on_cuda():
         pytest.skip("of kernels as g++ compiles them")
     left_out, changes = "if (mean != nullptr) x += total * own_mean;", []
 
