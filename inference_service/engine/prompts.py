@@ -12,7 +12,7 @@ from typing import Any, Final
 import mlx.core as mx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from inference_service.engine.device import on_cpu
+from inference_service.engine.device import on_cpu, on_cuda
 from inference_service.engine.gathering import Gathering
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import Headroom, ran_out
@@ -21,11 +21,14 @@ from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.writing import Written
 from inference_service.engine.prefill import PrefillChunk, next_stop
 from inference_service.engine.scheduling import (
+    FEWEST_TOKENS,
     SECONDS_ALONE,
     SECONDS_OF_A_LAYER,
     SECONDS_WHILE_OTHERS_DECODE,
     SMALLEST_CHUNK,
+    LayerWork,
     chunk_tokens,
+    distance,
     rank,
 )
 
@@ -37,8 +40,8 @@ _ROWS, _ROWS_ON_CPU = 768, 512
 """In a pass, of all prompts. First tokens (p95) of 32 agents of Llama 3.1 8B (H100): 441 to 499 ms with 512, 362 to 375
 with 768, 372 to 409 with 1,024.
 """
-_PASS_SECONDS_ON_CPU, _PASS_SECONDS_ALONE, _FEWEST_ROWS = 2.0, 4.0, 64
-"""With and without waiting streams; and rows at any speed."""
+_PASS_SECONDS_ON_CPU: Final = (2.0, 4.0)
+"""With and without waiting streams."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -54,12 +57,15 @@ class PromptEngine(ABC):
     stepped: Callable[[str], object] = lambda _: None
     """Called for each chunk ("prefill") and each pass ("decode")."""
     headroom: Headroom = field(default_factory=Headroom)
+    work: LayerWork = field(default_factory=LayerWork)
     gathering: Gathering = field(default_factory=Gathering, init=False)
     _waiting: list[TurnJob] = field(default_factory=list, init=False)
     _written: dict[TurnJob, Written] = field(default_factory=dict, init=False)
     _to_clear: bool = field(default=False, init=False)
     _computed_much: bool = field(default=False, init=False)
     _tokens_per_second: float = field(default=0.0, init=False)
+    _speeds: dict[int, float] = field(default_factory=dict, init=False)
+    """By distance."""
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
 
     @property
@@ -110,10 +116,11 @@ class PromptEngine(ABC):
 
     @property
     def _rows(self) -> int:
-        if not on_cpu():
+        if on_cuda():
             return _ROWS
-        seconds = _PASS_SECONDS_ON_CPU if self._others_wait() else _PASS_SECONDS_ALONE
-        return max(_FEWEST_ROWS, min(_ROWS_ON_CPU, int(self._tokens_per_second * seconds)))
+        times = _PASS_SECONDS_ON_CPU if on_cpu() else (SECONDS_WHILE_OTHERS_DECODE, SECONDS_ALONE)
+        by_time = int(self._tokens_per_second * times[not self._others_wait()])
+        return max(FEWEST_TOKENS, min(_ROWS_ON_CPU if on_cpu() else _ROWS, by_time))
 
     def _gathers(self) -> bool:
         new = all(self._rides(job) and not job.started for job in self._ready)
@@ -125,7 +132,7 @@ class PromptEngine(ABC):
             return False
         geometry = self.store.geometry
         by_one = job.cramped or not self.model.rides or geometry.in_order or geometry.shows_arrays
-        limit = 1 if by_one else min(_RIDES_ON_CPU, self._rows) if on_cpu() else _RIDES
+        limit = 1 if by_one else min(_RIDES_ON_CPU if on_cpu() else _RIDES, self._rows)
         return 0 < job.remaining <= limit and not any(job.position < at < job.tokens for at in job.checkpoints)
 
     def _start(self, job: TurnJob, pending_bytes: int = 0) -> None:
@@ -218,18 +225,23 @@ class PromptEngine(ABC):
 
     def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         assert job.kv is not None
-        tokens, position, speed = job.tokens, job.position, self._tokens_per_second
+        tokens, position = job.tokens, job.position
+        known = self._speeds.get(distance(position))
+        speed = known or self._tokens_per_second
         layers = self.store.geometry.all_layers
         most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(layers))
+        most = most if known else min(most, self.work.unmeasured_tokens(position))
         last = tokens if job.decoding is None else tokens - 1
-        end = position + self.headroom.chunk(position, min(most, last - position))
+        end = position + self.headroom.chunk(position, min(most, last - position), self.store.pass_bytes(job.kv))
         stops = {*job.checkpoints, last // BLOCK_TOKENS * BLOCK_TOKENS} if job.resumable else job.checkpoints
         end = next_stop(self.store.geometry, position, stops, min(end, last))
         ids, of = job.between(position, end), Pass([Piece(job.kv, end - position)], rows=False)
-        caches = self.store.caches(of)
-        self.model(mx.array([ids]), caches)  # Lazy: nothing after the last layer's KV is computed.
+        caches, began = self.store.caches(of), time.monotonic()
+        self.model(mx.array([ids]), caches)  # Lazy with arrays: nothing after the last layer's KV is computed.
         self._written[job] = written = self.store.taken(of, caches)
-        return PrefillChunk(caches, written.state, position, end - position, speed)
+        chunk = PrefillChunk(caches, written.state, position, end - position, speed)
+        chunk.seconds = 0.0 if job.kv.arrays else time.monotonic() - began
+        return chunk
 
     def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:
         began = time.monotonic()
@@ -240,8 +252,9 @@ class PromptEngine(ABC):
 
         if not chunk.advance(stop):
             return False
-        if chunk.tokens >= 128:
+        if chunk.tokens >= 128 or not (on_cpu() or self._tokens_per_second):
             self._tokens_per_second = chunk.tokens / max(chunk.seconds, 1e-6)
+            self._speeds[distance(chunk.position)] = self._tokens_per_second
         self.stepped("prefill")
         return True
 

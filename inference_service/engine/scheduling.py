@@ -1,5 +1,7 @@
 """Which prompt is next, and how much of it. Pure."""
 
+from typing import NamedTuple
+
 AGING_TOKENS = 64
 """For each step of waiting."""
 
@@ -19,6 +21,29 @@ SECONDS_ALONE = 0.5
 """A new request waits for a layer of it."""
 SECONDS_OF_A_LAYER = 0.05
 """DeepSeek-V2-Lite (H200) took 1.08 times as long as mlx-lm in chunks of 768, 1.015 in one."""
+
+
+_UNMEASURED_OPERATIONS = 5e11
+"""Of a layer: half a second of a Mac that does 1 of its 2.6 TFLOP/s. macOS ends work of seconds."""
+FEWEST_TOKENS = 64
+"""At any speed."""
+
+
+class LayerWork(NamedTuple):
+    """A layer's weights, and a token's values of queries and outputs of all heads."""
+
+    weights: int = 0
+    attention: int = 0
+
+    def unmeasured_tokens(self, position: int) -> int:
+        operations = 2 * (self.weights + self.attention * (position + SMALLEST_STEP))
+        tokens = int(_UNMEASURED_OPERATIONS / max(1, operations))
+        return max(FEWEST_TOKENS, tokens // FEWEST_TOKENS * FEWEST_TOKENS)
+
+
+def distance(position: int) -> int:
+    """Return the class of positions with similar speeds."""
+    return (position // SMALLEST_STEP // 16).bit_length()
 
 
 def latest_chunks(context_length: int) -> list[tuple[int, int]]:

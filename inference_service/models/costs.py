@@ -8,10 +8,10 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from inference_service.engine.computing import EstimatedCost
-from inference_service.engine.cuda_kernel import available
-from inference_service.engine.device import on_cpu
+from inference_service.engine.device import on_cpu, on_metal
 from inference_service.engine.geometry import Geometry
 from inference_service.engine.paged.sequence import SLACK
+from inference_service.engine.scheduling import LayerWork
 from inference_service.models.latents import LatentAttention
 
 _FUSED_WIDTHS: Final = frozenset({64, 80, 128})
@@ -29,7 +29,7 @@ def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> 
     layers = getattr(network, "layers", ())
     pair_bytes = _score_bytes(layers, geometry, config) + _MASK_BYTES
     inside = {id(module) for layer in layers for module in layer.modules()}
-    dequantizes = _is_quantized(config) and (on_cpu() or available())  # on Metal nothing is chosen
+    dequantizes = _is_quantized(config) and not on_metal()  # there nothing is chosen
     quantized = network.modules() if dequantizes else []
     matrices = sorted((_matrix(each) for each in quantized if id(each) in inside), reverse=True)
     others = (_matrix(each) for each in quantized if id(each) not in inside)
@@ -44,6 +44,12 @@ def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> 
         fixed_bytes=size * sum(matrices[:2]),
         step_bytes=size * max(others, default=0),
     )
+
+
+def layer_work(network: Any, geometry: Geometry) -> LayerWork:
+    layers = getattr(network, "layers", ())
+    weights = max((sum(map(_matrix, layer.modules())) for layer in layers), default=0)
+    return LayerWork(weights, geometry.heads * max((group.k_dim + group.v_dim for group in geometry.groups), default=0))
 
 
 def _spells_scores_out(geometry: Geometry, group: Any) -> bool:
