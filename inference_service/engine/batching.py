@@ -174,7 +174,22 @@ class BatchEngine(PromptEngine):
             return self.model.rows_together and not job.alone and not (in_order and not job.position)
 
         together = [job for job in jobs if joins(job)]
-        return [lane for lane in (together, *([job] for job in jobs if job not in together)) if lane]
+        lanes = (*self._within_memory(together), *([job] for job in jobs if job not in together))
+        return [lane for lane in lanes if lane]
+
+    def _within_memory(self, jobs: Sequence[TurnJob]) -> list[list[TurnJob]]:
+        """Split rows without arrays, so that a pass's own fit."""
+        lanes: list[list[TurnJob]] = [[]]
+        left = self.headroom.limit_bytes
+        for job in jobs:
+            assert job.kv is not None
+            needed = self.store.pass_bytes(job.kv)
+            if needed > left and lanes[-1] and self.headroom.limit_bytes:
+                lanes.append([])
+                left = self.headroom.limit_bytes
+            lanes[-1].append(job)
+            left -= needed
+        return lanes
 
     def _launch(self, jobs: list[TurnJob]) -> None:
         pieces, ids = [], []

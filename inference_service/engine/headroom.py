@@ -50,18 +50,18 @@ class Headroom:
         _let_go()
         return nbytes <= self.free()
 
-    def chunk(self, position: int, tokens: int) -> int:
-        """Return how many tokens fit, halved until they do. Raises ResourceExhausted."""
-        if found := self.most(position, tokens, LEAST_CHUNK):
+    def chunk(self, position: int, tokens: int, beside: int = 0) -> int:
+        """Return how many tokens fit `beside` others, halved until they do. Raises ResourceExhausted."""
+        if found := self.most(position, tokens, LEAST_CHUNK, beside):
             return found
         least = min(tokens, LEAST_CHUNK)
-        raise self.refusal(f"{least} tokens of the prompt", self.needed(position, least))
+        raise self.refusal(f"{least} tokens of the prompt", beside + self.needed(position, least))
 
-    def most(self, position: int, tokens: int, least: int) -> int:
-        """Return how many tokens fit, halved until they do; 0 if not even `least`."""
+    def most(self, position: int, tokens: int, least: int, beside: int = 0) -> int:
+        """As `chunk`; 0 if not even `least` fit."""
 
         def fit(tokens: int) -> bool:
-            limit, needed = self.limit_bytes, self.needed(position, tokens)
+            limit, needed = self.limit_bytes, beside + self.needed(position, tokens)
             if not limit or tokens <= _UNSEEN:
                 return True
             return (tokens <= LEAST_CHUNK or needed <= limit) and self.make(needed)

@@ -202,15 +202,16 @@ class ArrayKVCache(KVCache):
         self.packed, (k, v) = self.codec.stored(keys, values)
         k, v = k[..., : keys.shape[-1]], v[..., : values.shape[-1]]
         if not self.of.rows:
-            return self._working(self.of.pieces[0].sequence).append(k, v)
+            return self._working(self.of.pieces[0].sequence, k).append(k, v)
         seen = Pieces()
         for sequence, first, end, _ in self.of.spans():
-            shown = self._working(sequence).append(*(x[first:end].swapaxes(0, 2) for x in (k, v)))
+            shown = self._working(sequence, k).append(*(x[first:end].swapaxes(0, 2) for x in (k, v)))
             seen.append(Seen(*shown, end - first, self.window))
         return seen, seen
 
-    def _working(self, sequence: Sequence) -> WorkingKV:
+    def _working(self, sequence: Sequence, keys: mx.array) -> WorkingKV:
         if not sequence.arrays:
+            mx.eval(keys)  # Frees earlier layers' arrays.
             return self._load(sequence, self.layer)
         return sequence.working.setdefault(self.layer, WorkingKV(self.window))
 

@@ -37,6 +37,9 @@ _INDEX = [mx.array([index], dtype=mx.int32) for index in range(256)]
 
 NO_KERNELS: Final = Kernels()
 
+_MAKING: Final = 2.25
+"""Dequantized, then rotated."""
+
 
 class KVStore:
     """Without `codecs`, K and V are not centred."""
@@ -127,6 +130,11 @@ class KVStore:
                 if (working := sequence.working.get(group.layers[0])) is not None:
                     found += len(group.layers) * working.growth(n)
         return found
+
+    def pass_bytes(self, sequence: Sequence) -> int:
+        if not self.by_arrays or sequence.arrays:
+            return 0
+        return int(_MAKING * self.geometry.layer_bytes_per_token * sequence.length)
 
     @property
     def by_arrays(self) -> bool:
