@@ -35,8 +35,9 @@ def check(settings: UpSettings) -> None:
     except (ValueError, SettingsError) as error:
         raise Mistake(str(error)) from error
     for socket_of in (layout.store_socket, layout.worker_socket):
-        if not layout.fits(path := socket_of(settings.run_directory).removeprefix("unix:")):
-            raise Mistake(f"--run-dir: {path} is over {layout.MAX_SOCKET_PATH_BYTES} bytes; choose a shorter one")
+        path = socket_of(settings.run_directory).removeprefix("unix:")
+        if problem := layout.socket_problem(path):
+            raise Mistake(f"--run-dir: {path} {problem}")
     check_variables(settings)
 
 
