@@ -1,6 +1,8 @@
 """Facts about a Mac, of a kernel that a small library in C plays."""
 
+import asyncio
 import ctypes
+import platform
 import shutil
 import subprocess
 import sys
@@ -8,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.process.macos import sysctl_int
+from agentmem.console import Mistake
+from agentmem.errors import FailedPrecondition
+from agentmem.process import macos
+from agentmem.process.macos import mend_import, sysctl_int, unfit_python
+from agentmem.process.settings import load
+from gateway.cli.up.preflight import check
+from gateway.cli.up.settings import UpSettings
+from inference_service.__main__ import _serve
+from inference_service.settings import WorkerSettings
 
 KERNEL = """
 #include <string.h>
@@ -43,3 +53,43 @@ def test_sysctl(name: str, value: int | None) -> None:
 
 def test_no_sysctl_elsewhere() -> None:
     assert sysctl_int("kern.none") is None
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Mac whose processor has a name, and which may translate this Python."""
+    name, translated = request.param
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platform, "machine", lambda: name)
+    monkeypatch.setattr(macos, "sysctl_int", {"sysctl.proc_translated": translated}.__getitem__)
+
+
+ROSETTA = "is for Intel processors, and under Rosetta MLX does not run; make the environment again with one for arm64"
+INTEL = "this Mac has an Intel processor, and MLX is for Apple Silicon"
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [(("x86_64", 1), ROSETTA), (("x86_64", None), INTEL), (("x86_64", 0), INTEL)],
+    indirect=["machine"],
+)
+@pytest.mark.usefixtures("machine")
+def test_a_python_that_mlx_does_not_run_in_is_refused(said: str, tmp_path: Path) -> None:
+    """By `agentmem up` and `agentmem doctor`, which check the same, and by the worker."""
+    with pytest.raises(Mistake, match=said):
+        check(load(UpSettings, ["--data", str(tmp_path / "data")]))
+    with pytest.raises(FailedPrecondition, match=said):
+        asyncio.run(_serve(load(WorkerSettings, []), asyncio.Event()))
+    assert said in mend_import(ImportError("mach-o file, but is an incompatible architecture"))
+
+
+@pytest.mark.parametrize("machine", [("arm64", 0)], indirect=True)
+@pytest.mark.usefixtures("machine")
+def test_one_for_arm64_is_fit() -> None:
+    assert unfit_python() == ""
+
+
+def test_other_systems_are_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert unfit_python() == ""
