@@ -57,6 +57,7 @@ async def test_everything_works_in_such_a_home(home: Path) -> None:
         await run("agents", "export", "Ada", file.name, *gateway)
         await run("agents", "import", file, "ada", *gateway)
     assert (home / ".agentmem" / "store.db").exists() and list((home / ".agentmem").rglob("*.safetensors"))
+    assert [path for path in (home / ".agentmem").rglob("*") if path.name != path.name.lower()] == [], "none of Ada's"
     assert list((home / ".cache" / "agentmem" / "compiled").rglob("*.so")), "MLX has compiled there"
     found = json.loads(await run("doctor", "--json", model))
     assert found["problems"] == found["not_checked"] == 0
