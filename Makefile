@@ -14,6 +14,13 @@ export NO_MKDOCS_2_WARNING := 1
 # What a start imports. Its bytecode is written by `make setup`: without that the first start takes twice as long, and
 # every one does where PYTHONDONTWRITEBYTECODE is set.
 STARTED := gateway.cli.up.command, gateway.app, gateway.cluster.attach, gateway.workflows.attach, cache_service.process, inference_service.process
+# Apple's own python3 is 3.9; and for one for Intel processors, which runs on any Mac, there is no MLX.
+FIT := import platform, sys; mac, arch = sys.platform == "darwin", platform.machine(); \
+	arm = ", for arm64" if mac else ""; \
+	fit = sys.version_info >= (3, 11) and not (mac and arch == "x86_64"); \
+	sys.exit(0 if fit else f"Agentmem needs Python 3.11 or newer{arm}, and {sys.executable} is \
+	{platform.python_version()} for {arch}: make PYTHON=python3.12, which brew install python@3.12 or uv python \
+	install 3.12 brings")
 PACKAGES := cache_service inference_service gateway protos tests benchmarks deploy
 
 .PHONY: help setup demo test test-all lint types imports stubs check proto docs docs-check format bench clean
@@ -24,7 +31,7 @@ help:  ## what there is
 setup: $(VENV)/.installed  ## the virtual environment with the locked packages
 
 $(VENV)/.installed: pyproject.toml uv.lock
-	@$(PYTHON) -c 'import sys; sys.exit("Agentmem needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c '$(FIT)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --quiet --locked --inexact --extra $(MLX)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import psutil
 
+from agentmem.durable import sync
 from agentmem.process.checkup import Checks, Finding, Findings, ok, problem, unknown, warning
 from agentmem.sizes import byte_size
 from cache_service.files.directory import FOLDERS, DataDirectory
-from cache_service.files.disk import size_of, sync
+from cache_service.files.disk import size_of
 from cache_service.settings import StoreSettings
 from cache_service.tiers.limits import DiskLimits
 

@@ -12,6 +12,7 @@ import uvicorn
 
 from agentmem.kv.blockfile import CHUNK_BYTES
 from agentmem.layout import GATEWAY_FILE
+from agentmem.process import open_files
 from agentmem.process.exposition import MetricsServer
 from agentmem.process.logs import event
 from agentmem.process.server import GrpcServer
@@ -194,7 +195,7 @@ class Gateway:
 async def run(settings: GatewaySettings, stopping: asyncio.Event) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     manager = ServiceManager.of_this_process()
-    gateway = Gateway(settings)
+    gateway = Gateway(settings.model_copy(update={"max_connections": connections(settings.max_connections)}))
     await gateway.start()
     alive = asyncio.create_task(manager.keep_alive(lambda: True))
     manager.ready(f"serving, HTTP on {gateway.addresses['http']}, gRPC on {gateway.addresses['grpc']}")
@@ -206,6 +207,15 @@ async def run(settings: GatewaySettings, stopping: asyncio.Event) -> None:
     watched.cancel()
     await gateway.stop()
     alive.cancel()
+
+
+def connections(wanted: int) -> int:
+    """Return how many connections each of two servers gets, by the limit of open files."""
+    files = open_files.raised()
+    most = max(1, (files - open_files.OWN) // 2)
+    if most < wanted:
+        event(log, "few open files, so fewer connections", logging.WARNING, files=files, connections=most, of=wanted)
+    return min(most, wanted)
 
 
 class _Uvicorn(uvicorn.Server):

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentmem.errors import FailedPrecondition
-from agentmem.extras import install_mlx, needing_servers
+from agentmem.extras import needing_servers
+from agentmem.process.macos import mend_import, unfit_python
 
 if TYPE_CHECKING:
     from inference_service.settings import WorkerSettings
@@ -29,12 +30,14 @@ _UNUSED: Final = ("torch", "sklearn")
 
 async def _serve(settings: WorkerSettings, stopping: asyncio.Event) -> int | None:
     """Raises FailedPrecondition if MLX cannot be imported."""
+    if problem := unfit_python():
+        raise FailedPrecondition(problem)
     sys.modules |= dict.fromkeys(_UNUSED)  # type: ignore[arg-type]
     try:
         for module in ("mlx.core", "mlx_lm"):
             importlib.import_module(module)
     except (ImportError, OSError, RuntimeError) as error:
-        raise FailedPrecondition(f"MLX cannot be imported: {error}; {install_mlx()}") from error
+        raise FailedPrecondition(f"MLX cannot be imported: {error}; {mend_import(error)}") from error
     from inference_service import heap
     from inference_service.process import serve
 

@@ -24,9 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentmem import layout
+from agentmem.durable import sync_directory
 from agentmem.kv.blockfile import FileKind, FileName
 from agentmem.layout import ForeignDirectory
-from cache_service.files.disk import Removal, open_private, sync_directory
+from cache_service.files.disk import Removal, open_private
 
 SUFFIX = ".safetensors"
 INSTANCE_BYTES = 32

@@ -1,11 +1,9 @@
-"""The disk: private and durable files, errors, and deletions that may fail."""
+"""The disk: private files, errors, and deletions that may fail."""
 
 import errno
-import fcntl
 import logging
 import os
 import stat
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,25 +26,6 @@ def open_regular(path: Path) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return descriptor
-
-
-def sync(descriptor: int) -> None:
-    """On macOS fsync stops at the drive's cache."""
-    if sys.platform == "darwin":
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-        except OSError:
-            os.fsync(descriptor)  # network shares
-    else:
-        os.fsync(descriptor)
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def size_of(folder: Path) -> int:
@@ -74,7 +53,7 @@ def disk_errors() -> Iterator[None]:
 
 
 class Removal:
-    """Deletes files whose rows are gone, so a failure fails no call: it is tried again."""
+    """Deletes files whose rows are gone; what fails is tried again."""
 
     def __init__(self) -> None:
         self._left: set[Path] = set()

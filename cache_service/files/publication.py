@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from agentmem.durable import sync
 from agentmem.errors import DataLoss, NotFound
 from agentmem.kv import blockfile
 from agentmem.kv.blockfile import BlockFileError, BlockHeader, FileKind, FileName, RunningDigest
 from agentmem.kv.ledger import Version
 from agentmem.validation import AgentKey
-from cache_service.files.disk import disk_errors, open_private, open_regular, sync
+from cache_service.files.disk import disk_errors, open_private, open_regular
 from cache_service.files.references import FileRow
 
 PIECE_BYTES = 1 << 20

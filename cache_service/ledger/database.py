@@ -6,7 +6,6 @@ A write returns after the WAL was fsynced. Only a scrub keeps reads waiting.
 import logging
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -29,16 +28,17 @@ Work = Callable[[sqlite3.Connection], _T]
 
 READERS: Final = 3
 """A page of metrics may occupy one."""
+DURABLE: Final = ("synchronous = FULL", "fullfsync = ON")
+"""The second is for macOS, where fsync stops at the drive's cache."""
 _PRAGMAS = (
     "auto_vacuum = INCREMENTAL",  # only before the first table
     "journal_mode = WAL",
-    "synchronous = FULL",
+    *DURABLE,
     "secure_delete = ON",  # overwrite deleted text with zeros
     "foreign_keys = ON",
     "recursive_triggers = ON",  # or REPLACE would not run those of DELETE
     "temp_store = MEMORY",  # no text in temporary files
     "journal_size_limit = 16777216",
-    *(("fullfsync = ON", "checkpoint_fullfsync = ON") if sys.platform == "darwin" else ()),
 )
 _PRIMARY_CODE = 0xFF
 _OF_DAMAGE = ("no such", "malformed", "Could not decode")

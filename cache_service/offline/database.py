@@ -14,12 +14,13 @@ from pathlib import Path
 
 from cache_service.files.directory import DataDirectory, DirectoryLock
 from cache_service.ledger import schema
+from cache_service.ledger.database import DURABLE
 from cache_service.offline.findings import CannotCheck, Finding, Report
 
 IMPORTING = "store.db-importing"
 """A file that exists while ledgers are moved into a cluster."""
 _MOST = 20
-_WRITING = ("synchronous = FULL", "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
+_WRITING = (*DURABLE, "secure_delete = ON", "recursive_triggers = ON", "temp_store = MEMORY")
 
 
 class DatabaseDamaged(Exception):

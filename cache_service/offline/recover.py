@@ -8,10 +8,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentmem.durable import sync, sync_directory
 from agentmem.errors import AgentmemError
 from cache_service.files import warm_database
 from cache_service.files.directory import FOLDERS, DataDirectory, DirectoryUnusable
-from cache_service.files.disk import open_private, sync, sync_directory
+from cache_service.files.disk import open_private
 from cache_service.ledger.database import Database
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew, refuse_newer
 from cache_service.offline import states

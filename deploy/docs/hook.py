@@ -35,6 +35,7 @@ INCLUDED: Final = {
     "deploy/examples/grpcurl/README.md": "guides/grpcurl.md",
     "inference_service/demo_model/README.md": "results/demo-model.md",
     "deploy/launchd/README.md": "operations/launchd.md",
+    "deploy/homebrew/README.md": "operations/homebrew.md",
     "deploy/systemd/README.md": "operations/systemd.md",
     "ARCHITECTURE.md": "project/architecture.md",
     "CONTRIBUTING.md": "project/contributing.md",

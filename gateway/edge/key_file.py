@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from agentmem import durable
 from agentmem.diagnostics import Diagnostic, FileError
 from agentmem.process.logs import event
 from gateway.edge.key_ring import Known
@@ -122,28 +123,12 @@ def changing(path: Path) -> Iterator[dict[str, ApiKey]]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = read(path)[0] if path.exists() else {}
         yield keys
-        _replace(path, render(keys.values()))
+        try:
+            durable.write(path, render(keys.values()))
+        except OSError as error:
+            raise FileError(path, f"cannot be written: {error.strerror}") from error
     finally:
         os.close(lock)
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise FileError(path, f"cannot be written: {error.strerror}") from error
 
 
 _SETTLED_NS: Final = 100_000_000

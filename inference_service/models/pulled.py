@@ -2,11 +2,11 @@
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from agentmem import durable
 from agentmem.errors import FailedPrecondition
 from agentmem.process import logs
 from agentmem.process.models import RegisteredModel, is_hub_id
@@ -41,7 +41,7 @@ class PulledModels:
                 except ValueError:
                     kept = []
                     self._path.replace(self._path.with_suffix(".damaged"))
-                self._write(sorted({*kept, model_id}))
+                durable.write(self._path, json.dumps({"models": sorted({*kept, model_id})}, indent=1))
                 self.unkept.discard(model_id)
             except OSError as error:
                 self.unkept.add(model_id)
@@ -60,14 +60,3 @@ class PulledModels:
         if not isinstance(models, list) or not all(isinstance(each, str) for each in models):
             raise ValueError("it has no list of models")
         return models
-
-    def _write(self, models: list[str]) -> None:
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            with draft.open("w") as file:
-                json.dump({"models": models}, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self._path)
-        finally:
-            draft.unlink(missing_ok=True)

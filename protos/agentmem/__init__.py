@@ -5,7 +5,7 @@
 `client` has the exports; `v1` protos and stubs; `process` is for services, `kv` for worker and store. Calls:
 `addresses`, `channels`, `tracing`, `retries`, `rpcs`. Requests: `errors`, `validation`, `limits`, `paging`,
 `conversations`, `jsontext`, `jsonsize`. People: `commands`, `diagnostics`, `words`, `sizes`, `console`,
-`load_stages`. Installation: `layout`, `distribution`, `extras`.
+`load_stages`. Installation: `layout`, `distribution`, `extras`, `durable`.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true, without an import of typing

@@ -3,6 +3,7 @@
 import socket
 from ipaddress import ip_address
 from typing import NamedTuple
+from urllib.parse import quote
 
 
 class Address(NamedTuple):
@@ -37,6 +38,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def grpc_target(target: str) -> str:
+    """Return a target as gRPC reads it: as a URL, where a path's %, # and ? have meanings of their own."""
+    return f"unix:{quote(target.removeprefix('unix:'))}" if target.startswith("unix:") else target
 
 
 def listens(target: str) -> bool:

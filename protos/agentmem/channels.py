@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from agentmem import tracing
+from agentmem.addresses import grpc_target
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ def connect(
         given["grpc.default_authority"] = "localhost"
     options_list = list(given.items())
     if tls is None:
-        return TracedChannel(grpc.aio.insecure_channel(target, options=options_list), key)
-    return TracedChannel(grpc.aio.secure_channel(target, tls.credentials(), options=options_list), key)
+        return TracedChannel(grpc.aio.insecure_channel(grpc_target(target), options=options_list), key)
+    return TracedChannel(grpc.aio.secure_channel(grpc_target(target), tls.credentials(), options=options_list), key)
 
 
 @asynccontextmanager

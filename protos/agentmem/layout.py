@@ -4,7 +4,7 @@ DATA                        ledgers, KV, weight hashes: one store per data direc
 DATA/keys.json              callers' keys
 DATA/logs/up.log            output of an `agentmem up` that `chat --model` or `launch` started
 DATA/logs/up.log.1          the log before it was rotated
-DATA/run                    the run directory, unless --run-dir names another; ~/.cache/agentmem/run/HASH if too long
+DATA/run                    the run directory, unless --run-dir names another; if unfit ~/.cache/agentmem/run/HASH
     store.sock, worker.sock
     gateway.json            the gateway's actual addresses, while it listens; "tls": "on" if so
 """
@@ -24,7 +24,7 @@ _OWN = frozenset(
         *("run", "worker", "logs", "up.lock", "lock", "probe", "gateway.json", "keys.json", "keys.json.lock"),
         *("blocks", "windows", "staging"),
         "quarantine",  # of before 0.2; each start deletes it
-        *("lost+found", ".DS_Store"),  # made by file systems and macOS
+        *("lost+found", ".DS_Store", ".fseventsd", ".Spotlight-V100", ".Trashes", ".TemporaryItems"),  # of systems
     }
 )
 _OWN_SUFFIXES = (".sock", ".sock.lock")
@@ -46,7 +46,7 @@ def refuse_foreign(root: Path) -> None:
 
 
 def _is_own(name: str) -> bool:
-    return name in _OWN or name.startswith((DATABASE, WARM_DATABASE)) or name.endswith(_OWN_SUFFIXES)
+    return name in _OWN or name.startswith((DATABASE, WARM_DATABASE, "._")) or name.endswith(_OWN_SUFFIXES)
 
 
 def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
@@ -89,7 +89,7 @@ def data_directory(data: Path) -> Path:
 
 
 def run_directory(data: Path, run_dir: Path | None) -> Path:
-    """Return `run_dir`, or DATA/run, or one in the user's cache where sockets in DATA/run had too long paths."""
+    """Return `run_dir`, or DATA/run, or one in the user's cache where DATA/run cannot have sockets."""
     if run_dir is not None:
         return run_dir.expanduser().absolute()
     usual = data_directory(data) / RUN
@@ -103,7 +103,14 @@ def run_directory(data: Path, run_dir: Path | None) -> Path:
 
 
 def fits(socket: Path | str) -> bool:
-    return len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES
+    return not socket_problem(socket)
+
+
+def socket_problem(socket: Path | str) -> str:
+    """Return why a path can be no socket's, as the rest of a sentence about it, or ""."""
+    if len(os.fsencode(socket)) > MAX_SOCKET_PATH_BYTES:
+        return f"is over {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter one"
+    return "has a comma, which ends a path for gRPC; choose one without" if "," in str(socket) else ""
 
 
 def key_file(data: Path) -> Path:

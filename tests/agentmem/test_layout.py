@@ -41,6 +41,7 @@ def test_a_long_data_path_gets_a_run_directory_by_itself(tmp_path: Path, monkeyp
     assert worker.run_directory != layout.run_directory(tmp_path / ("e" * 100), None)
     assert layout.fits(worker.address.removeprefix("unix:"))
     assert layout.run_directory(long, tmp_path) == tmp_path
+    assert layout.run_directory(Path("/srv/a,b"), None).parent == Path("/tmp/am-cache/agentmem/run"), "no path for gRPC"
     monkeypatch.setenv("XDG_CACHE_HOME", f"/tmp/{'c' * 100}")
     assert layout.run_directory(long, None) == long / "run", "which is refused"
 
@@ -66,6 +67,7 @@ def test_nobody_is_killed_who_takes_no_longer_than_the_worker_may() -> None:
         ["run", "up.lock", "worker", "lock", "probe"],
         ["blocks", "windows", "staging", "logs", "store.db-wal"],
         ["store.sock", "store.sock.lock", "gateway.json", "lost+found", ".DS_Store"],
+        [".fseventsd", ".Spotlight-V100", ".Trashes", ".TemporaryItems", "._keys.json"],
         ["store.db", "thesis.txt"],
     ],
 )

@@ -1,9 +1,11 @@
 """The worker's checks, of models with real faults too, opened as the worker opens them."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import mlx.core as mx
@@ -22,17 +24,37 @@ from inference_service.settings import WorkerSettings
 from tests.tiny_models import SHARDS, write_llama, write_plamo3, write_shards
 
 GB = 10**9
+PLATLIB = shlex.quote(sysconfig.get_path("platlib"))
 
 
-@pytest.mark.slow("True")
-@pytest.mark.parametrize("there", [True, False])
-def test_without_mlx(there: bool, tmp_path: Path) -> None:
+QUARANTINED = (
+    "dlopen(/Users/ada/venv/lib/python3.12/site-packages/mlx/core.cpython-312-darwin.so, 0x0002): Library not loaded: "
+    "@rpath/libmlx.dylib Reason: tried: '/Users/ada/venv/lib/python3.12/site-packages/mlx/lib/libmlx.dylib' (code "
+    "signature in <4B> '/Users/ada/venv/lib/python3.12/site-packages/mlx/lib/libmlx.dylib' not valid for use in "
+    "process: library load disallowed by system policy)"
+)
+
+
+@pytest.mark.slow("no library", "quarantined")
+@pytest.mark.parametrize(
+    ("raised", "advice"),
+    [
+        ("libcuda.so.1: cannot open", "install MLX"),
+        (
+            QUARANTINED,
+            f"macOS refuses libraries that came by a browser: xattr -dr com.apple.quarantine {PLATLIB} allows",
+        ),
+        ("", "install MLX"),
+    ],
+    ids=["no library", "quarantined", "no package"],
+)
+def test_without_mlx(raised: str, advice: str, tmp_path: Path) -> None:
     """Where the package was installed without an extra on Linux there is no MLX at all."""
     (tmp_path / "mlx").mkdir()
     (tmp_path / "mlx" / "__init__.py").touch()
-    if there:
-        (tmp_path / "mlx" / "core.py").write_text("raise ImportError('libcuda.so.1: cannot open')\n")
-    missing = "libcuda.so.1: cannot open" if there else "No module named 'mlx.core'"
+    if raised:
+        (tmp_path / "mlx" / "core.py").write_text(f"raise ImportError({raised!r})\n")
+    missing = raised or "No module named 'mlx.core'"
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
 
     def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,10 +64,10 @@ def test_without_mlx(there: bool, tmp_path: Path) -> None:
     worker = ended("inference_service", "--data", str(tmp_path / "data"))
     assert worker.returncode == CANNOT_SERVE
     (line,) = worker.stderr.splitlines()
-    assert line.startswith(f"agentmem-worker: MLX cannot be imported: {missing}; install MLX")
+    assert line.startswith(f"agentmem-worker: MLX cannot be imported: {missing}; {advice}")
     _, (found,) = parse(ended("agentmem.process.checkup", "worker", "inference_service.doctor").stdout.encode())
     assert found.state is State.PROBLEM and missing in found.found
-    assert install(_BACKEND) in line and install(_BACKEND) in found.advice
+    assert install(_BACKEND) in line and install(_BACKEND) in found.advice and advice in found.advice
 
 
 @pytest.mark.skipif(mx.default_device().type != mx.DeviceType.cpu, reason="MLX computes on a GPU here")

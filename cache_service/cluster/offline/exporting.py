@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from agentmem.durable import sync_directory
 from agentmem.errors import AgentmemError
 from cache_service.cluster import nodes
 from cache_service.cluster.offline import rows
@@ -13,7 +14,6 @@ from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection
 from cache_service.files import warm_database
 from cache_service.files.directory import DataDirectory, DirectoryUnusable
-from cache_service.files.disk import sync_directory
 from cache_service.ledger.database import Database
 from cache_service.offline.database import new, writing
 from cache_service.offline.findings import CannotCheck

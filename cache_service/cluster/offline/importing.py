@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from agentmem.durable import sync_directory
 from cache_service.cluster import nodes
 from cache_service.cluster.offline import rows
 from cache_service.cluster.offline.server import Refused, into_one_file, opened, refuse_faults
@@ -20,7 +21,6 @@ from cache_service.cluster.postgres.adapter import BRINGING
 from cache_service.cluster.postgres.settings import Settings
 from cache_service.connection import Connection, among, pieces
 from cache_service.files.directory import DataDirectory
-from cache_service.files.disk import sync_directory
 from cache_service.offline import database
 from cache_service.offline.database import IMPORTING, alone, reading
 from cache_service.offline.findings import CannotCheck

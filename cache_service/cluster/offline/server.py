@@ -9,6 +9,7 @@ from agentmem.errors import AgentmemError
 from cache_service.cluster.postgres.database import Postgres
 from cache_service.cluster.postgres.failures import OutcomeUnknown
 from cache_service.cluster.postgres.settings import Settings, UnsafeServer
+from cache_service.ledger.database import DURABLE
 from cache_service.ledger.schema import ForeignDatabase, SchemaTooNew
 from cache_service.offline import database, ledgers
 from cache_service.offline.database import reading
@@ -58,4 +59,6 @@ def refuse_faults(path: Path, what: str, check: str) -> None:
 
 def into_one_file(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as store:
+        for pragma in DURABLE:
+            store.execute(f"PRAGMA {pragma}")
         store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -4,6 +4,7 @@ import os
 import shutil
 import ssl
 import tempfile
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -89,7 +90,8 @@ def launch(client: Client, client_name: str, arguments: tuple[str, ...], model: 
 
 def directory_name(directory: Path) -> str:
     """Return the name of a directory's conversations, which may lack the end of a long one."""
-    return directory.name.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore") or "root"
+    name = unicodedata.normalize("NFC", directory.name)
+    return name.encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore") or "root"
 
 
 def check(coding: CodingClient, model: model_pb2.Model) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import platform
-import resource
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final
 
 from agentmem.distribution import version
 from agentmem.process.checkup import Checks, Finding, Findings, ok, problem, warning
+from agentmem.process.open_files import OWN, raised
 from gateway.cli.up import preflight
 from gateway.cli.up.openblas import preload_here
 from gateway.cli.up.readiness import NAMES, unready
@@ -17,8 +17,7 @@ from gateway.cli.up.settings import UpSettings, gateway_settings
 
 SETTINGS: Final = UpSettings
 _ANSWER_SECONDS: Final = 5.0
-_OWN_FILES, _FEW_FILES = 128, 512
-"""Files that a process has open besides connections, and a low limit."""
+_FEW_FILES: Final = 512
 
 
 def checks(settings: UpSettings) -> Checks:
@@ -39,14 +38,14 @@ def start(settings: UpSettings) -> Findings:
 
 
 def open_files(settings: UpSettings) -> Findings:
-    """Check the soft limit, which services inherit, against their connections."""
-    soft, connections = resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2 * gateway_settings(settings).max_connections
-    if soft == resource.RLIM_INFINITY or soft >= connections + _OWN_FILES:
-        return [ok("any number" if soft == resource.RLIM_INFINITY else f"{soft:,} per process")]
-    few = f"{soft:,} per process: enough for {max(0, soft - _OWN_FILES):,} of {connections:,} connections"
-    state = problem if soft < _OWN_FILES else warning if soft < _FEW_FILES else ok
-    raised = f"ulimit -n {connections + _OWN_FILES}; LimitNOFILE in a systemd unit, NumberOfFiles in a launchd plist"
-    return [state(few, raised)]
+    """Check the limit, as services raise it, against their connections."""
+    limit, connections = raised(), 2 * gateway_settings(settings).max_connections
+    if limit >= connections + OWN:
+        return [ok(f"{limit:,} per process")]
+    few = f"{limit:,} per process: enough for {max(0, limit - OWN):,} of {connections:,} connections"
+    state = problem if limit < OWN else warning if limit < _FEW_FILES else ok
+    more = f"ulimit -Hn {connections + OWN}; LimitNOFILE in a systemd unit, HardResourceLimits in a launchd plist"
+    return [state(few, more)]
 
 
 def blas() -> Findings:

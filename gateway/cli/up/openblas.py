@@ -53,10 +53,13 @@ def preload(library: str | None, before: str) -> Preload:
         return _loaded({}, before, found)
     if library is None:
         return Preload({}, f"OpenBLAS is not installed; {_SLOWER}", _INSTALL)
-    together = f"{library}:{before}" if before else library
-    if (found := cores(together)) is None:
+    folder, name = os.path.split(library)
+    spaced = " " in folder  # LD_PRELOAD is divided at spaces, LD_LIBRARY_PATH only at colons
+    paths = ":".join(filter(None, (folder, os.environ.get("LD_LIBRARY_PATH")))) if spaced else ""
+    together = ":".join(filter(None, (name if spaced else library, before)))
+    if (found := cores(together, paths)) is None:
         return Preload({}, f"OpenBLAS cannot be loaded from {library}; {_SLOWER}", _INSTALL)
-    return _loaded({"LD_PRELOAD": together}, library, found)
+    return _loaded({"LD_PRELOAD": together, **({"LD_LIBRARY_PATH": paths} if paths else {})}, library, found)
 
 
 def _loaded(environment: dict[str, str], library: str, cores: int) -> Preload:
@@ -69,10 +72,10 @@ def _loaded(environment: dict[str, str], library: str, cores: int) -> Preload:
 
 
 @cache
-def cores(preloaded: str) -> int | None:
-    """Return OpenBLAS's answer with this LD_PRELOAD; None if it does not load."""
+def cores(preloaded: str, paths: str = "") -> int | None:
+    """Return OpenBLAS's answer with this LD_PRELOAD, and LD_LIBRARY_PATH; None if it does not load."""
     command = [sys.executable, "-I", "-S", "-c", _PROBE]
-    environment = {**os.environ, "LD_PRELOAD": preloaded}
+    environment = {**os.environ, "LD_PRELOAD": preloaded, **({"LD_LIBRARY_PATH": paths} if paths else {})}
     try:
         ended = subprocess.run(command, capture_output=True, env=environment, timeout=_PROBE_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):

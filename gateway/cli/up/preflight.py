@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from agentmem import layout
 from agentmem.console import Mistake
 from agentmem.process import otlp
+from agentmem.process.macos import unfit_python
 from agentmem.process.model_registry import register
 from agentmem.process.settings import SettingsError
 from agentmem.process.sockets import Address, parse_address
@@ -21,6 +22,8 @@ _NO_SUCH_FAMILY = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 def check(settings: UpSettings) -> None:
     """Raise Mistake for settings and files that services would refuse. Writes nothing."""
+    if problem := unfit_python():
+        raise Mistake(problem)
     try:
         layout.refuse_foreign(settings.data_directory)
     except layout.ForeignDirectory as error:
@@ -35,8 +38,9 @@ def check(settings: UpSettings) -> None:
     except (ValueError, SettingsError) as error:
         raise Mistake(str(error)) from error
     for socket_of in (layout.store_socket, layout.worker_socket):
-        if not layout.fits(path := socket_of(settings.run_directory).removeprefix("unix:")):
-            raise Mistake(f"--run-dir: {path} is over {layout.MAX_SOCKET_PATH_BYTES} bytes; choose a shorter one")
+        path = socket_of(settings.run_directory).removeprefix("unix:")
+        if problem := layout.socket_problem(path):
+            raise Mistake(f"--run-dir: {path} {problem}")
     check_variables(settings)
 
 

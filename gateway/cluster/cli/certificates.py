@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from agentmem.console import Mistake
+from agentmem.durable import sync, sync_directory
 from agentmem.process.cluster_tls import CA, CERT, KEY
 
 CA_KEY: Final = "ca-key.pem"
@@ -130,3 +131,6 @@ def _pem(what: x509.Certificate | ec.EllipticCurvePrivateKey) -> bytes:
 def _write(path: Path, content: bytes, mode: int = 0o600) -> None:
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
+        file.flush()
+        sync(file.fileno())
+    sync_directory(path.parent)

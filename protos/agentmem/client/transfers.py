@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
+from agentmem.durable import sync, sync_directory
 from agentmem.v1 import agent_pb2, types_pb2
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -31,6 +32,7 @@ async def written(target: Target) -> AsyncIterator[IO[bytes]]:
             yield part
             await asyncio.to_thread(_synchronize, part)
         os.replace(name, path)
+        await asyncio.to_thread(sync_directory, path.parent)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)
@@ -38,7 +40,7 @@ async def written(target: Target) -> AsyncIterator[IO[bytes]]:
 
 def _synchronize(file: IO[bytes]) -> None:
     file.flush()
-    os.fsync(file.fileno())
+    sync(file.fileno())
 
 
 @contextmanager

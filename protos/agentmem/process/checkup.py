@@ -18,7 +18,7 @@ import click
 from pydantic import TypeAdapter
 
 from agentmem.errors import AgentmemError
-from agentmem.extras import install_mlx
+from agentmem.process.macos import mend_import
 from agentmem.process.settings import SettingsError, load
 
 
@@ -67,7 +67,7 @@ def findings(check: Callable[[], Findings]) -> Findings:
     try:
         yield from check()
     except ImportError as error:  # no MLX, or a build without a GPU's libraries
-        yield problem(f"a library cannot be imported: {error}", install_mlx())
+        yield problem(f"a library cannot be imported: {error}", mend_import(error))
     except OSError as error:
         yield problem(str(error), "look at that file or device, and at its permissions")
     except (AgentmemError, SettingsError, click.ClickException) as error:

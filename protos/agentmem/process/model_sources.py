@@ -1,6 +1,7 @@
 """Values of `--model`. Imports nothing of the services' extra."""
 
 import os
+import unicodedata
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ def parse(given: str) -> tuple[str, str]:
             name = expanded(source).resolve().name
     if not name or not source:
         raise ValueError(f"--model {given!r}: give a path, a hub id, or NAME= one of them")
-    return name, source
+    return unicodedata.normalize("NFC", name), source  # as keyboards write it; file systems of Macs may decompose
 
 
 def is_path(source: str) -> bool:

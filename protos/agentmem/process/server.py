@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from agentmem.addresses import grpc_target
 from agentmem.channels import SERVER_OPTIONS
 from agentmem.process.grpc_metrics import ProcessMetrics
 from agentmem.process.health import Health
@@ -62,13 +63,13 @@ class GrpcServer:
         await self.set_serving(False)
         if self._guard is not None:
             self._guard.take()
-        server = self._made()
+        server, target = self._made(), grpc_target(self.address)
         previous = os.umask(0o177)  # the whole process's
         try:
             if self._credentials is None:
-                self.port = server.add_insecure_port(self.address)
+                self.port = server.add_insecure_port(target)
             else:
-                self.port = server.add_secure_port(self.address, self._credentials)
+                self.port = server.add_secure_port(target, self._credentials)
         except RuntimeError as error:
             await server.stop(None)
             raise AddressError(f"cannot listen on {self.address}: is another process using it?") from error

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, MutableMapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 from agentmem import errors
-from agentmem.process import logs
+from agentmem.process import logs, open_files
 from agentmem.process.logs import event
 from agentmem.process.otlp import Traces
 from agentmem.process.settings import ServiceSettings, SettingsError, load
@@ -116,7 +116,7 @@ def run_service(
 
     SIGTERM and SIGINT set `serve`'s event. It may raise SettingsError, errors of the contract, and its own
     `cannot_serve`. A status that it returns ends the process at once, for threads that cannot be waited for. New files
-    are their owner's alone.
+    are their owner's alone, and the limit of open files is raised.
     """
     try:
         settings = load(settings_type, arguments)
@@ -125,6 +125,7 @@ def run_service(
     except SettingsError as error:
         _end(name, WRONG_SETTING, error)
     os.umask(0o077)
+    open_files.raised()
     try:
         status = asyncio.run(_until_signalled(serve, settings))
     except (SettingsError, AddressError) as error:

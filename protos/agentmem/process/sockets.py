@@ -14,7 +14,7 @@ from agentmem.addresses import Address as Address
 from agentmem.addresses import is_loopback as is_loopback
 from agentmem.addresses import listens as listens
 from agentmem.addresses import parse_address as parse_address
-from agentmem.layout import MAX_SOCKET_PATH_BYTES, fits
+from agentmem.layout import socket_problem
 
 _HOST: Final = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:]+))(?::[0-9]*)?")
 
@@ -93,9 +93,8 @@ class SocketGuard:
 
     def take(self) -> None:
         """Lock, and remove a dead server's socket. Raises AddressError."""
-        if not fits(self._path):
-            problem = f"is over {MAX_SOCKET_PATH_BYTES} bytes; choose a shorter --run-dir"
-            raise AddressError(f"the socket path {self._path} {problem}")
+        if problem := socket_problem(self._path):
+            raise AddressError(f"--run-dir: {self._path} {problem}")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = self._locked()

@@ -19,6 +19,7 @@ from agentmem.process.models import VARIABLE, Offline, parse_all
         ("~/mine/", "mine", "~/mine/"),
         ("mine/", "mine", "mine/"),
         ("x=a,b", "x", "a,b"),
+        ("/models/Bu\u0308ro", "B\u00fcro", "/models/Bu\u0308ro"),
     ],
 )
 def test_parse(given: str, name: str, source: str) -> None:

@@ -92,6 +92,18 @@ async def test_a_socket_path_that_is_too_long_is_refused(run_dir: Path) -> None:
     await started.stop(0)
 
 
+@pytest.mark.parametrize("name", ["a b", "Bu\u0308ro", "100% a%20b", "a#b", "a?b", "~a:b;c&d=e+f", "日本"])
+async def test_a_socket_path_may_have_any_character_but_a_comma(name: str, run_dir: Path) -> None:
+    (run_dir / name).mkdir()
+    started = server(f"unix:{run_dir}/{name}/s.sock")
+    await started.start()
+    assert (run_dir / name / "s.sock").is_socket()
+    assert (await ask(started.address)).model_id == "first"
+    await started.stop(0)
+    with pytest.raises(AddressError, match="has a comma"):
+        await server(f"unix:{run_dir}/{name},/s.sock").start()
+
+
 async def test_a_port_that_is_taken_is_refused() -> None:
     started = server("127.0.0.1:0")
     await started.start()

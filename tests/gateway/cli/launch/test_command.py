@@ -20,7 +20,8 @@ MODEL = model_pb2.Model(
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [("/home/me/my app", "my app"), ("/", "root"), ("/a/" + "é" * 101, "é" * 100)]
+    ("path", "name"),
+    [("/home/me/my app", "my app"), ("/", "root"), ("/a/" + "é" * 101, "é" * 100), ("/a/Bu\u0308ro", "Büro")],
 )
 def test_name_of_a_directory(path: str, name: str) -> None:
     assert directory_name(Path(path)) == name

@@ -25,7 +25,7 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def threaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openblas, "cores", lambda _: 1)
+    monkeypatch.setattr(openblas, "cores", lambda *_: 1)
 
 
 @pytest.mark.usefixtures("threaded")
@@ -121,9 +121,14 @@ with_packages = pytest.mark.skipif(not _packages(), reason="the extra cpu is of 
 
 
 @with_packages
-def test_the_packages_openblas_is_preloaded_where_the_system_has_none(cache: Path) -> None:
+@pytest.mark.parametrize("name", ["cache", "Büro 2 $HOME"])
+def test_the_packages_openblas_is_preloaded_where_the_system_has_none(
+    name: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache /= name
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     found = preload_here()
-    library = Path(found.environment["LD_PRELOAD"])
+    library = Path(found.environment.get("LD_LIBRARY_PATH", ""), found.environment["LD_PRELOAD"])
     assert library.is_relative_to(cache) and not found.advice
     asked = (
         "import ctypes; c = (ctypes.c_float * 1)(); one = ctypes.c_float(1); x = (ctypes.c_float * 2)(3, 4);"
