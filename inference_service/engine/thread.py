@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_RETRY_SECONDS: Final = 5.0
+_RETRY_SECONDS, _RETRY_LOST_SECONDS = 5.0, 2.0
 _DIED: Final = "the engine thread has died, and the worker is started again; try again"
 _LOST: Final = (
     "the GPU failed ({}), and the worker is started again; this request left nothing, and what was committed is kept: "
@@ -208,4 +208,4 @@ class EngineThread:
                 future.set_exception(self._ended())
 
     def _ended(self) -> Unavailable:
-        return Unavailable(self._death or _DIED, retry_after=_RETRY_SECONDS)
+        return Unavailable(self._death or _DIED, _RETRY_LOST_SECONDS if self.lost else _RETRY_SECONDS)
