@@ -35,7 +35,8 @@ ROUNDING = 0.25
 """In log-probabilities: BLAS rounds by the number of rows, and what was computed again had others."""
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["a stream", "idle"])
+@pytest.mark.slow("idle")
+@pytest.mark.parametrize("running", [True, False], ids=["stream", "idle"])
 async def test_a_worker_whose_gpu_fails_says_so_and_ends(
     running: bool, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
