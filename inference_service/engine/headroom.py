@@ -17,7 +17,7 @@ from inference_service.engine.device import free_bytes
 from inference_service.engine.lost_device import loss, wait
 
 _MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|malloc\] Resource limit", re.IGNORECASE)
-"""Of CUDA, MLX, cuBLAS and cuDNN; Metal's "Insufficient Memory" is a loss."""
+"""In CUDA, MLX, cuBLAS and cuDNN; Metal's "Insufficient Memory" is a loss."""
 _UNSEEN = 64
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import mlx.core as mx
 
+from inference_service.engine.device import on_metal
+
 _METAL: Final = r"Command buffer execution failed|kIO(GPU|Accel)CommandBufferCallbackError"
 _CUDA: Final = (
     r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure|device-side assert"
@@ -42,6 +44,12 @@ def wait() -> None:
         mx.synchronize()
     except RuntimeError as error:
         end_if_lost(error)
+
+
+def confirm() -> None:
+    """Raise earlier errors before what was measured is kept."""
+    if on_metal():
+        ask()
 
 
 def ask() -> None:

@@ -10,14 +10,19 @@ import pytest
 
 from agentmem.errors import FailedPrecondition
 from inference_service import engine, models
-from inference_service.engine import product_speeds
+from inference_service.engine import lost_device, product_speeds
 from inference_service.engine.headroom import Headroom, ran_out
 from inference_service.engine.lost_device import DeviceLost, end_if_lost, loss
 from inference_service.engine.paged.arena import Arena
+from inference_service.engine.paged.kernels import Kernels
+from inference_service.engine.product_speeds import ProductSpeeds
 from inference_service.engine.prompts import guarded
+from inference_service.engine.quality import Quality
 from inference_service.models import proof
 from inference_service.models.capability import refusing
+from inference_service.models.kv_setup import KVSetups
 from inference_service.models.loaded import LoadedModel
+from inference_service.models.proofs import Proofs
 from tests.inference_service.engine.batch_turns import begin, prompt_of, until_told
 
 FAILED = "[METAL] Command buffer execution failed: "
@@ -141,6 +146,30 @@ def test_each_handler_of_mlx_errors_asks() -> None:
     asks = ("end_if_lost", "raise", "lost_device.loss", "what the engine told was not taken")
     assert len(found) > 8
     assert [place for place, body in found if not any(each in body for each in asks)] == []
+
+
+@pytest.mark.parametrize("what", ["means", "bits", "proofs"])
+def test_what_metal_calls_wrong_after_it_was_measured_is_not_kept(
+    what: str, model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Means, bits and proofs are kept for ever."""
+    network = model.engine.model
+    KVSetups(tmp_path, quality_check=False).calibrations.keep("known", model.calibration)  # type: ignore[arg-type]
+    setups = KVSetups(tmp_path, quality_check=True)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.setattr(lost_device, "on_metal", lambda: True)
+    monkeypatch.setattr(lost_device, "ask", fails)
+    monkeypatch.setattr("inference_service.models.kv_setup.quality_of", lambda *_, **__: Quality(10, {}, ()))
+    monkeypatch.setattr("inference_service.models.proofs.prove", lambda *_: proof.Proof(model, (), Kernels()))
+    proofs = Proofs(tmp_path / "proofs.json", ProductSpeeds(tmp_path / "products.json"))
+    work = {
+        "means": lambda: setups.calibrations.of("f", model.geometry, lambda: model.calibration),
+        "bits": lambda: setups.of("known", network, model),
+        "proofs": lambda: proofs.of("f", model, network),
+    }
+    with pytest.raises(RuntimeError, match="Timeout"):
+        work[what]()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
 
 
 @pytest.mark.parametrize("where", ["eval", "async_eval"])

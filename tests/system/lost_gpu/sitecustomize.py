@@ -22,7 +22,7 @@ def fail(file: Path) -> None:
     import mlx.core as mx
     import numpy as np
 
-    from inference_service.engine import thread
+    from inference_service.engine import lost_device, thread
     from inference_service.engine.paged.arena import HostArena
     from inference_service.turns.persisting import State
 
@@ -61,7 +61,7 @@ def fail(file: Path) -> None:
         return read(self, header)
 
     mx.eval, mx.async_eval = failing(mx.eval), failing(mx.async_eval)
-    thread.on_metal = lambda: True  # type: ignore[assignment]
+    thread.on_metal = lost_device.on_metal = lambda: True  # type: ignore[assignment]
     HostArena._taken, State.read = noted, reading  # type: ignore[method-assign]
 
 
