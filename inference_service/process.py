@@ -11,7 +11,7 @@ from agentmem.layout import user_cache
 from agentmem.process import logs
 from agentmem.process.exposition import MetricsServer
 from agentmem.process.logs import event
-from agentmem.process.service import BUG, ServiceManager
+from agentmem.process.service import ServiceManager
 from inference_service.models.sources import go_offline
 from inference_service.settings import WorkerSettings
 from inference_service.worker import Worker
@@ -66,4 +66,4 @@ async def serve(settings: WorkerSettings, stopping: asyncio.Event) -> int:
         await worker.stop()
         await asyncio.to_thread(metrics.stop)
         watched.cancel()
-    return BUG if worker.failed.is_set() else 0
+    return worker.status

@@ -59,7 +59,9 @@ def _name(proto: Any, service: str) -> str:
 
 
 EXIT_SECONDS = 5.0
-"""NOT_SERVING lasts so long after a failure, before the process ends to be restarted."""
+"""NOT_SERVING lasts so long after a bug, before the process ends to be restarted; a lost device leaves nothing to look
+at.
+"""
 _STORE = "store"
 _STORE_SERVICE = _name(cache_store_pb2, "CacheStoreService")
 _NOBODY = service.ServiceManager()
@@ -143,6 +145,13 @@ class Worker:
     def engine_alive(self) -> bool:
         return self._engine.alive
 
+    @property
+    def status(self) -> int:
+        """The process's, by `agentmem.process.service`."""
+        if not self.failed.is_set():
+            return 0
+        return service.DEVICE_LOST if self._engine.lost else service.BUG
+
     async def start(self) -> None:
         """Listen, load the default model, and report SERVING. Other models are served even if that fails; a request
         tries again.
@@ -186,7 +195,7 @@ class Worker:
                 self._process.answered(_STORE, store)
                 problem = "" if store else "the cache store does not answer"
                 if not self._engine.alive:
-                    problem = "the engine has died"
+                    problem = self._failure
                 elif store and said != "":  # A store that has come back may be on another disk.
                     problem = await self._disk_problem()
                 if problem != said:
@@ -205,6 +214,10 @@ class Worker:
         else:
             self._manager.ready("serving")
 
+    @property
+    def _failure(self) -> str:
+        return f"{'its GPU' if self._engine.lost else 'it'} has failed, and it is started again"
+
     def _asked(self) -> str:
         if self._changes is not None:  # a store that hangs reports no change
             self._changes.asked()
@@ -219,11 +232,11 @@ class Worker:
     async def _watch(self, broken: asyncio.Event) -> None:
         """Report NOT_SERVING and then `failed`."""
         await broken.wait()
-        self._problem = "it has failed, and is started again"
+        self._problem = self._failure
         await self._server.set_serving(False)
         if self._changes is not None:
             self._changes.wake()
-        await asyncio.sleep(EXIT_SECONDS)
+        await asyncio.sleep(0.0 if self._engine.lost else EXIT_SECONDS)
         self.failed.set()
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -87,8 +86,8 @@ class Membership:
         return f"this node is not among the cluster's: {self._failure or 'its lease has ended'}"
 
     def alive(self, name: str) -> bool:
-        """Return whether a node's lease has not ended."""
-        return self._ends.get(name, 0.0) > time.monotonic()
+        """Return whether a node's lease has not ended, also in this machine's sleep."""
+        return self._ends.get(name, 0.0) > cluster_keys.now()
 
     def nodes(self) -> list[NodeView]:
         """Return all nodes, with turns that this one has sent."""
@@ -105,7 +104,7 @@ class Membership:
 
     def report(self) -> list[cluster_pb2.Node]:
         """Return all nodes, with the present rest of their leases."""
-        now, told = time.monotonic(), []
+        now, told = cluster_keys.now(), []
         for known in self._known:
             node = cluster_pb2.Node()
             node.CopyFrom(known)
@@ -116,7 +115,7 @@ class Membership:
 
     @property
     def age(self) -> float:
-        return time.monotonic() - self._synced if self._synced else 0.0
+        return cluster_keys.now() - self._synced if self._synced else 0.0
 
     async def locate(self, key: AgentKey) -> Located:
         """Return where an agent is: at the last node that this one sent a turn to, else as the store says."""
@@ -134,7 +133,7 @@ class Membership:
     def sent(self, node: str, key: AgentKey) -> Iterator[None]:
         """Count a turn on another node, until its own count has it."""
         turn = object()
-        self._sent[turn] = _Sent(node, key, time.monotonic())
+        self._sent[turn] = _Sent(node, key, cluster_keys.now())
         try:
             yield
         finally:
@@ -173,7 +172,7 @@ class Membership:
         except grpc.aio.AioRpcError as error:
             self._failed(errors.from_peer(error, upstream.unreachable(upstream.STORE).message).message)
         else:
-            self._read(answer)
+            self._read(answer, asked)
         self._metrics.nodes(len(self._known), sum(node.ready for node in self.nodes()))
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
@@ -205,16 +204,16 @@ class Membership:
             return self._here
         return node.load + sum(sent.node == node.name and sent.began > self._counted for sent in self._sent.values())
 
-    def _read(self, answer: cluster_pb2.SyncNodeResponse) -> None:
-        now = time.monotonic()
+    def _read(self, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
+        now = cluster_keys.now()
         if self._failure:
             event(log, "this node is among the cluster's", node=answer.name, nodes=len(answer.nodes))
         if self._failure or now > self._ends.get(self.own, now) - _ALMOST_SECONDS:  # nobody may have waited for it
             self._memory.drop()
         self._counted = self._synced  # later turns may not be counted yet
-        self._failure, self._synced, self.cluster_id = "", now, answer.cluster_id
+        self._failure, self._synced, self.cluster_id = "", asked, answer.cluster_id
         self._known = list(answer.nodes)
-        self._ends = {node.name: now + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
+        self._ends = {node.name: asked + node.expires_in.ToTimedelta().total_seconds() for node in answer.nodes}
 
     async def _read_keys(self, keys: ClusterKeys, answer: cluster_pb2.SyncNodeResponse, asked: float) -> None:
         if keys.version != answer.keys_version:

@@ -7,7 +7,7 @@ speculation.py     several tokens of a turn in one pass, drafted by `drafting`
 network.py         a model called with one flat list of caches; `head` multiplies by the vocabulary
 generation.py      one turn: request, progress, result
 scheduling.py      which prompt is next, and sizes of chunks
-headroom.py        memory checks, and recovery when memory runs out
+headroom.py        memory checks, and recovery when memory runs out; `lost_device`: what none recovers
 prefill.py         a chunk that can stop between layers; `pausing` lets turns go on in other long work
 sampling.py        a turn's next token; `choosing` samples for all rows of a pass
 attention/         attention over quantized K and V

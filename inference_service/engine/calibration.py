@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, load_file, save, save_file
 
 from agentmem.process import logs
-from inference_service.engine import rotation
+from inference_service.engine import lost_device, rotation
 from inference_service.engine.balancing import apart
 from inference_service.engine.blas_threads import one_blas_thread
 from inference_service.engine.codec import Basis, KVCodec
@@ -228,6 +228,7 @@ class Calibrations:
         known = self.known(fingerprint, geometry)
         if known is None:
             known = measure()
+            lost_device.confirm()
             offered = self._offered.pop(fingerprint, None)
             if offered is not None and offered.near(known):
                 known = offered

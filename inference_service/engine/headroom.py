@@ -1,4 +1,4 @@
-"""Checks of free memory, and recovery from failed allocations: on a CPU MLX crashes by one, on Metal the process ends.
+"""Checks of free memory, and recovery from failed allocations, by which MLX crashes on a CPU.
 
 MLX's freed buffers go first, then what the pool can spare; then turns go on without arrays, chunks shrink, fewer
 prompts ride, and at last one turn fails.
@@ -6,7 +6,6 @@ prompts ride, and at last one turn fails.
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -15,14 +14,16 @@ from agentmem.errors import ResourceExhausted
 from agentmem.sizes import byte_size
 from inference_service.engine.computing import LEAST_CHUNK, Cost, MeasuredCost
 from inference_service.engine.device import free_bytes
+from inference_service.engine.lost_device import loss, wait
 
-_MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|insufficient memory", re.IGNORECASE)
-"""In errors of CUDA, MLX, cuBLAS, cuDNN and Metal."""
+_MESSAGES = re.compile(r"out of memory|Unable to allocate|ALLOC_FAILED|malloc\] Resource limit", re.IGNORECASE)
+"""In CUDA, MLX, cuBLAS and cuDNN; Metal's "Insufficient Memory" is a loss."""
 _UNSEEN = 64
 
 
 def ran_out(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(_MESSAGES.search(str(error))))
+    failed = isinstance(error, RuntimeError) and not loss(error) and bool(_MESSAGES.search(str(error)))
+    return isinstance(error, MemoryError) or failed
 
 
 @dataclass(eq=False)
@@ -90,5 +91,4 @@ class Headroom:
 def _let_go() -> None:
     """CUDA gives buffers back once running kernels have ended."""
     mx.clear_cache()
-    with suppress(RuntimeError):
-        mx.synchronize()
+    wait()

@@ -12,6 +12,7 @@ import mlx.nn as nn
 
 from inference_service.engine.attention import PathReport
 from inference_service.engine.device import device_and_version, on_cpu, on_metal
+from inference_service.engine.lost_device import end_if_lost
 from inference_service.engine.pausing import let_others_run
 from inference_service.engine.products import (
     CHUNK_ROWS,
@@ -163,6 +164,7 @@ def _right(shape: Shape, layer: Any, wanted: Mapping[Case, str]) -> tuple[dict[C
             errors[way] = max(errors.get(way, 0.0), _error(computed(layer, way, *x), computed(layer, GIVEN, *x)))
             let_others_run()
         except (RuntimeError, ValueError) as failure:
+            end_if_lost(failure)
             chosen[case] = GIVEN
             log.warning("products of a %s, %s, %s: %s", case, shape, way, failure)
     return chosen, {way: error for way, error in errors.items() if way in chosen.values()}
@@ -210,6 +212,7 @@ def _seconds(way: str, layers: Sequence[Any], inputs: Sequence[tuple[mx.array, .
             mx.eval(last)
             times.append(time.perf_counter() - started)
     except (RuntimeError, ValueError) as failure:
+        end_if_lost(failure)
         log.warning("a product of %s, %s: %s", inputs[0][0].shape, way, failure)
         return float("inf")
     return min(times)

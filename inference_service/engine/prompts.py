@@ -16,6 +16,7 @@ from inference_service.engine.device import on_cpu, on_cuda
 from inference_service.engine.gathering import Gathering
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import Headroom, ran_out
+from inference_service.engine.lost_device import end_if_lost
 from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.paged.writing import Written
@@ -267,8 +268,9 @@ def _rank(job: TurnJob) -> int:
 
 
 def guarded(work: Callable[[], object], failed: Callable[[Exception], object]) -> None:
-    """An exception ends that turn, not the thread."""
+    """An exception ends that turn, not the thread, unless the device is lost."""
     try:
         work()
     except Exception as error:  # noqa: BLE001 - the rim of a turn: it, and only it, gets the error
+        end_if_lost(error)
         failed(error)

@@ -14,12 +14,21 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from agentmem.errors import Unavailable
+from agentmem.process.logs import event
+from inference_service.engine import lost_device
+from inference_service.engine.device import on_metal
 from inference_service.engine.pausing import pause_for
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+_RETRY_SECONDS, _RETRY_LOST_SECONDS = 5.0, 2.0
+_DIED: Final = "the engine thread has died, and the worker is started again; try again"
+_LOST: Final = (
+    "the GPU failed ({}), and the worker is started again; this request left nothing, and what was committed is kept: "
+    "try again"
+)
 _TOGETHER_SECONDS: Final = 0.02
 """One by one, tokens of 8 agents took 0.47 ms of the worker's processor time (H200), so 0.40."""
 
@@ -35,6 +44,7 @@ class Task(NamedTuple):
             try:
                 self.future.set_result(self.function())
             except Exception as error:  # noqa: BLE001 - the rim of the thread: the caller gets it
+                lost_device.end_if_lost(error)
                 self.future.set_exception(error)
 
 
@@ -51,6 +61,9 @@ class EngineThread:
         self._flushed = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._paused = False
+        self._death = ""
+        self.lost = ""
+        """The lost device's words."""
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self.died = asyncio.Event()
 
@@ -60,7 +73,7 @@ class EngineThread:
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive() and not self.died.is_set()
+        return self._thread.is_alive() and not self._death
 
     @property
     def asked(self) -> bool:
@@ -90,6 +103,17 @@ class EngineThread:
 
     def detach(self, step: Callable[[], bool]) -> None:
         self._steps = tuple(each for each in self._steps if each != step)
+
+    def check(self) -> None:
+        """Raises Unavailable once the thread has ended."""
+        if not self.alive:
+            raise self._ended()
+
+    async def confirm(self) -> None:
+        """Raises Unavailable if what was computed may be wrong."""
+        self.check()
+        if on_metal():
+            await self.call(lost_device.ask)
 
     async def call(self, function: Callable[[], _T]) -> _T:
         return await asyncio.shield(asyncio.wrap_future(self.submit(function)))
@@ -130,8 +154,7 @@ class EngineThread:
                 future.set_exception(Unavailable("the worker is shutting down"))
 
     def _queue(self, task: Task, future: "Future[Any]") -> None:
-        if not self.alive:
-            raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
+        self.check()
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         self._tasks.put(task)
@@ -169,8 +192,12 @@ class EngineThread:
             busy = False
             while self._run_waiting(idle=not busy):
                 busy = self._step()
-        except BaseException:
-            log.critical("the engine thread died", exc_info=True)
+        except BaseException as error:
+            if lost := lost_device.loss(error):
+                event(log, "the GPU failed", logging.CRITICAL, error=lost)
+            else:
+                log.critical("the engine thread died", exc_info=True)
+            self.lost, self._death = lost, _LOST.format(lost) if lost else _DIED
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._bury)
 
@@ -178,4 +205,7 @@ class EngineThread:
         self.died.set()
         for future in list(self._pending):
             if not future.done():
-                future.set_exception(Unavailable("the engine thread has died", retry_after=5))
+                future.set_exception(self._ended())
+
+    def _ended(self) -> Unavailable:
+        return Unavailable(self._death or _DIED, _RETRY_LOST_SECONDS if self.lost else _RETRY_SECONDS)

@@ -14,6 +14,7 @@ from typing import Any
 
 from agentmem.kv.bits import DEFAULT, KVBits
 from agentmem.process import logs
+from inference_service.engine import lost_device
 from inference_service.engine.calibrating import TOKENS, calibrate_in_time
 from inference_service.engine.calibration import Calibration, Calibrations
 from inference_service.engine.geometry import Geometry
@@ -76,6 +77,7 @@ class KVSetups:
         quality = self._measured(fingerprint, geometry) if self._quality_check else None
         if self._quality_check and (quality is None or not quality.answers(str(geometry.format))):
             quality = quality_of(network, tokenizer, geometry, calibration=calibration)
+            lost_device.confirm()
             found = {bits: list(nats) for bits, nats in quality.divergences.items()}
             measured = {"scheme": geometry.format.scheme, "tokens": quality.tokens, "divergences": found}
             self._keep(fingerprint, geometry.format, measured)

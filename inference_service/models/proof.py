@@ -26,6 +26,7 @@ from inference_service.engine.attention.self_test import (
 )
 from inference_service.engine.device import on_cpu, on_cuda, on_metal
 from inference_service.engine.geometry import Geometry
+from inference_service.engine.lost_device import end_if_lost
 from inference_service.engine.network import Network
 from inference_service.engine.paged.alone import new_caches
 from inference_service.engine.paged.kernels import Kernels
@@ -116,6 +117,7 @@ def _attention_of(info: ModelInfo, *, steps: bool = True) -> tuple[ModelInfo, li
     try:
         return info, *attention_paths(info.geometry, steps=steps)
     except FailedPrecondition as error:
+        end_if_lost(error)
         if info.geometry.format.scheme == PLAIN:
             raise
         info = info.with_format(replace(info.geometry.format, scheme=PLAIN))
@@ -182,6 +184,7 @@ def attention_paths(geometry: Geometry, *, steps: bool = True) -> tuple[list[Pat
         try:
             found[name] = test(geometry)
         except (RuntimeError, ValueError, FailedPrecondition) as failure:
+            end_if_lost(failure)
             failed[name] = str(failure)
     if "few" in found:
         reports.append(PathReport("prefill", "packed", found["few"], "a few queries"))
@@ -239,6 +242,7 @@ def _problem(trials: Callable[[], Iterable[Trial]], geometry: Geometry, judge: J
     try:
         error = _error(trials(), judge)
     except (RuntimeError, ValueError, TypeError) as raised:
+        end_if_lost(raised)
         return Raised(raised)
     return f"logits differ by {error:.2g} of the largest" if error > most else ""
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import inference_service
+from inference_service.engine import lost_device
 from inference_service.engine.attention import PathReport
 from inference_service.engine.device import device_and_version
 from inference_service.engine.network import Network
@@ -38,6 +39,7 @@ class Proofs:
             take(network.model, info.geometry.dtype, record["products"])
             return Proof(info, tuple(paths), kernels)
         found = prove(info, network, self._speeds)
+        lost_device.confirm()
         if not found.whole or found.info is not info:
             self._memory.put(name, {})  # it is made again at each load
         else:

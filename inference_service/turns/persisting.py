@@ -219,6 +219,7 @@ class Persister:
                 if name in paths and (file := await self._write_file(state, header, paths[name])) is not None
             }
             there = [name for name in headers if name not in paths or name in written]
+            await self.engine.confirm()
             await self.store.publish(state.key, state.version, [*written.values()], there, state.model.fingerprint)
             done = True
         finally:

@@ -85,8 +85,7 @@ class TurnRunner:
     def _check_accepts(self, request: TurnRequest) -> None:
         if self._draining:
             raise Unavailable("the worker is shutting down")
-        if not self.engine.alive:
-            raise Unavailable("the engine thread has died; the worker must be restarted", retry_after=5)
+        self.engine.check()
         self.models.slot(request.key.model_id)
         if sum(not turn.stream.ended for turn in self._turns) >= self.max_requests:
             raise ResourceExhausted(
@@ -174,6 +173,7 @@ class TurnRunner:
             try:
                 async with self._generated(turn, model, sharing) as job:
                     turn.stream.rest(turn.generated.rest)
+                    await self.engine.confirm()
                     finished = self.turn_log.finished(turn)
                     if request.commits:
                         timing.enter("commit")

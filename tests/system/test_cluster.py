@@ -215,6 +215,26 @@ async def test_a_gateway_that_hangs_is_passed_over(two: Cluster) -> None:
 
 
 @pytest.mark.slow
+async def test_a_node_that_slept_goes_on_from_what_was_said_elsewhere(two: Cluster) -> None:
+    """All of its processes are stopped for longer than its lease; nothing that it remembers from before is used."""
+    home, other, client = await begun(two)
+    services = list(home.stack.processes.values())
+    for process in services:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        second = await until_said(client, "ada", "And the sail?")
+        await two.check(second, other, "ada")
+        await asyncio.sleep(TAKEOVER_SECONDS)
+    finally:
+        for process in services:
+            process.send_signal(signal.SIGCONT)
+    third = await until_said(await home.gateway(), "ada", "And the mast?")
+    assert [turn.finished.version.version for turn in (second, third)] == [2, 3]
+    assert all(process.poll() is None for process in services)
+    await two.check(third, two.machines[await two.holder("ada")], "ada")
+
+
+@pytest.mark.slow
 async def test_a_node_that_leaves_costs_no_turn(two: Cluster) -> None:
     home, other, client = await begun(two)
 

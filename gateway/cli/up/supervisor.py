@@ -8,8 +8,10 @@ process groups of their own, so that only this process gets a terminal's Ctrl-C,
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 
 from agentmem.process import logs
 from agentmem.process.logs import event
-from agentmem.process.service import CANNOT_SERVE, WRONG_SETTING
+from agentmem.process.service import CANNOT_SERVE, DEVICE_LOST, WRONG_SETTING
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,10 @@ TAIL_LINES = 5
 _FIRST_DELAY, _LAST_DELAY = 0.2, 10.0
 _CAUSE_SECONDS = 1.0
 """Time for an earlier service to fail, whose failure says more."""
+_STEADY_SECONDS = 60.0
+"""A GPU that serves for so long has not failed at once."""
+_ABORTS = re.compile(r"terminating due to uncaught exception .*\[METAL\]|terminate called .*CUDA")
+"""Last words of MLX where nothing can take its error (ml-explore/mlx#3317)."""
 _CHUNK = 65536
 
 
@@ -134,6 +140,7 @@ class _Kept:
     held: Sequence[int]
     relay: Callable[[Sequence[str]], None]
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    ready_since: float = 0.0
     process: asyncio.subprocess.Process | None = None
     copying: asyncio.Task[None] | None = None
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
@@ -148,13 +155,13 @@ class _Kept:
                 status = await process.wait()
             finally:
                 probing.cancel()
-            was_ready = self.ready.is_set()
+            was_ready, lost = self.ready.is_set(), await self._lost_its_device(status)
             if was_ready:
-                deaths, ever_ready = 0, True
+                deaths, ever_ready = deaths if lost and not self._steady else 0, True
                 self.ready.clear()
             deaths += 1
             outcome = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-            said = f"{self.service.name} ended with {outcome}"
+            said = f"{self.service.name} ended{': the GPU failed' if lost else f' with {outcome}'}"
             self._log("service ended", process.pid, logging.WARNING, outcome=outcome)
             # It could serve a moment ago: a single model or request must not end the other services.
             final = status in FINAL_STATUSES and not (was_ready and status == CANNOT_SERVE)
@@ -166,6 +173,16 @@ class _Kept:
             self.report(f"{said}; starting it again in {delay:g} s")
             self._log("service starts again", process.pid, delay=delay)
             await asyncio.sleep(delay)
+
+    async def _lost_its_device(self, status: int) -> bool:
+        if status == -signal.SIGABRT:
+            await self._relayed()
+        aborted = status == -signal.SIGABRT and any(map(_ABORTS.search, self.tail))
+        return aborted or status == DEVICE_LOST
+
+    @property
+    def _steady(self) -> bool:
+        return time.monotonic() - self.ready_since >= _STEADY_SECONDS
 
     async def stop(self, keeping: "asyncio.Task[None]") -> None:
         keeping.cancel()
@@ -211,6 +228,7 @@ class _Kept:
         if again:
             self.report(f"{self.service.name} ready again")
         self._log("service ready again" if again else "service ready", pid)
+        self.ready_since = time.monotonic()
         self.ready.set()
 
     async def _copy_output(self, written: asyncio.StreamReader) -> None:

@@ -6,6 +6,7 @@ Exit statuses, and whether to start the process again:
     CANNOT_SERVE   1  its model or data directory cannot be served              no
     WRONG_SETTING  2  a wrong setting, or an address that cannot be had         no
     BUG           70  a bug, with its traceback in the log (EX_SOFTWARE)        yes
+    DEVICE_LOST   74  the GPU fails until another process uses it (EX_IOERR)    yes
     MAY_PASS      75  something is full, or a peer is silent (EX_TEMPFAIL)      yes
 """
 
@@ -98,6 +99,7 @@ class ServiceManager:
 CANNOT_SERVE: Final = 1
 WRONG_SETTING: Final = 2
 BUG: Final = 70
+DEVICE_LOST: Final = 74
 MAY_PASS: Final = 75
 
 _PASSING = (errors.ResourceExhausted, errors.Unavailable, errors.DeadlineExceeded, errors.Aborted, errors.Cancelled)

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from agentmem import errors
-from agentmem.v1 import agent_pb2, types_pb2
+from agentmem.v1 import agent_pb2, cluster_pb2, types_pb2
 from gateway.cli.main import main
+from gateway.cluster import keys as cluster_keys
 from tests.gateway.cluster.world import World, ask, cluster, turn
 from tests.gateway.running import eventually, running
 
@@ -79,6 +80,36 @@ async def test_a_node_that_was_cut_off_drops_what_others_have_changed_from_memor
         ("moved", types_pb2.TIER_HOT),
     ]
     assert not [each for each in world["b"].worker.requests if isinstance(each, agent_pb2.EvictAgentRequest)]
+
+
+async def test_leases_end_while_a_machine_sleeps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waking, it takes no node for alive, itself included, and drops what others may have changed meanwhile."""
+    world.says("moved", last_on="a")
+    await ask(world, "a", turn("moved"))
+    membership = world["a"].gateway.parts.cluster.membership  # type: ignore[union-attr]
+    assert membership.alive("a") and membership.alive("b") and not membership.problem
+    world.says("moved", last_on="b")
+    awake = cluster_keys.now
+    monkeypatch.setattr(cluster_keys, "now", lambda: awake() + 300)
+    assert not (membership.alive("a") or membership.alive("b")) and "lease has ended" in membership.problem
+    assert not any(node.ready for node in membership.nodes())
+    assert {node.expires_in.ToNanoseconds() for node in membership.report()} == {0}
+    await eventually(lambda: membership.alive("a") and membership.alive("b"))
+
+    def evicted() -> list[str]:
+        requests = world["a"].worker.requests
+        return [each.key.agent_id for each in requests if isinstance(each, agent_pb2.EvictAgentRequest)]
+
+    await eventually(lambda: evicted() == ["moved"])
+
+
+async def test_a_lease_that_was_asked_for_before_a_sleep_ends_in_it(world: World) -> None:
+    """An answer may be read after it."""
+    membership = world["a"].gateway.parts.cluster.membership  # type: ignore[union-attr]
+    node = cluster_pb2.Node(name="a", ready=True)
+    node.expires_in.FromSeconds(10)
+    membership._read(cluster_pb2.SyncNodeResponse(name="a", nodes=[node]), cluster_keys.now() - 300)
+    assert not membership.alive("a")
 
 
 async def test_turns_of_a_node_without_others_still_reach_its_own_worker(world: World) -> None:

@@ -129,6 +129,52 @@ async def test_death_fails_what_waits_and_what_comes() -> None:
         engine.submit(lambda: 1)
 
 
+@pytest.mark.parametrize("where", ["a function", "a step"])
+async def test_a_lost_device_ends_it_and_says_so_to_all(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    engine = EngineThread()
+    engine.start()
+    told: Future[None] = Future()
+
+    def fail() -> bool:
+        raise RuntimeError("[METAL] Command buffer execution failed: Hang (00000003)")
+
+    engine.begin(lambda: None, told)
+    running = engine.submit(fail if where == "a function" else partial(engine.attach, fail))
+    waiting = engine.submit(lambda: 1)
+    for future in (running, waiting, told) if where == "a function" else (told,):
+        with pytest.raises(Unavailable, match=r"the GPU failed \(.*Hang.*what was committed is kept") as caught:
+            await asyncio.wait_for(asyncio.wrap_future(future), 30)
+        assert caught.value.retry_after > 0
+    assert engine.lost.endswith("Hang (00000003)") and not engine.alive
+    for refused in (engine.check, lambda: engine.submit(lambda: 1)):
+        with pytest.raises(Unavailable, match="the GPU failed"):
+            refused()
+    assert [record.message for record in caplog.records] == ["the GPU failed"]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["others", "metal"])
+async def test_metal_is_asked_before_what_it_computed_is_taken_for_right(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = EngineThread()
+    engine.start()
+    asked: list[str] = []
+
+    def ask() -> None:
+        asked.append(threading.current_thread().name)
+        raise RuntimeError("[METAL] Command buffer execution failed: Hang (00000003)")
+
+    monkeypatch.setattr(thread, "on_metal", lambda: late)
+    monkeypatch.setattr(thread.lost_device, "ask", ask)
+    if late:
+        with pytest.raises(Unavailable, match="the GPU failed"):
+            await engine.confirm()
+    else:
+        await engine.confirm()
+    assert asked == ["engine"] * late
+    await engine.stop(10)
+
+
 async def test_a_long_function_lets_others_run_in_its_pauses() -> None:
     engine = EngineThread()
     engine.start()

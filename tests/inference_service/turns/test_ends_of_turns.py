@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from agentmem.errors import Aborted, Cancelled
+from agentmem.errors import Aborted, Cancelled, Unavailable
 from agentmem.validation import AgentKey
+from inference_service.engine import lost_device, thread
 from inference_service.engine.batching import BatchEngine
 from inference_service.engine.generation import TurnJob
 from tests.inference_service.turns.world import answer, prompt, working
@@ -126,3 +127,17 @@ async def test_kv_of_an_answers_end_that_cannot_be_computed_is_no_matter_for_the
         monkeypatch.undo()
         assert (await worker.turn("a", [*ids, *said.token_ids, 7])).reused == 0
         await worker.idle()
+
+
+async def test_an_answer_that_metal_calls_wrong_after_its_last_token_is_not_committed(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> NoReturn:
+        raise RuntimeError("[METAL] Command buffer execution failed: Internal Error")
+
+    async with working(llama, tmp_path) as worker:
+        monkeypatch.setattr(thread, "on_metal", lambda: True)
+        monkeypatch.setattr(lost_device, "ask", fails)
+        with pytest.raises(Unavailable, match="the GPU failed"):
+            await worker.turn("a", prompt(300))
+        assert not worker.store.ledgers

@@ -207,3 +207,31 @@ async def test_a_failed_publish_leaves_no_file_and_is_counted(
         assert not list(tmp_path.iterdir())
         assert w.registry.get_sample_value("agentmem_cache_store_failures_total", {"model_id": "m"}) == 1
         assert "blocks were not written" in caplog.text
+
+
+async def test_nothing_of_a_lost_device_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is being written then, nor what waits: what was read may be wrong."""
+    async with world(tmp_path) as w:
+        write, states = transport.write, [(await w.state(version, seed=version))[0] for version in (1, 2)]
+        left = len(states[0].blocks) + len(states[0].windows)
+
+        async def written(*arguments: Any) -> Any:
+            nonlocal left
+            file = await write(*arguments)
+            left -= 1
+            if not left:
+                with pytest.raises(Unavailable, match="the GPU failed"):
+                    await w.engine.call(_loses_its_device)
+            return file
+
+        monkeypatch.setattr(transport, "write", written)
+        for state in states:
+            w.persister.publish(state)
+            w.release(state)
+        await w.persister.flush(10)
+        assert w.store.published == [] and not w.engine.alive
+        assert w.registry.get_sample_value("agentmem_cache_store_failures_total", {"model_id": "m"}) == 2
+
+
+def _loses_its_device() -> None:
+    raise RuntimeError("[METAL] Command buffer execution failed: Caused GPU Timeout Error")

@@ -9,6 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+ABORTED = (
+    "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution "
+    "failed: Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)\n"
+)
+
 
 def main() -> None:
     behaviour, name, directory = sys.argv[1:]
@@ -34,7 +39,11 @@ def main() -> None:
         log.write(f"{name} start {os.getpid()}\n")
     while True:
         if os.read(read, 1)[0] == signal.SIGUSR1:
-            raise SystemExit(1)
+            if behaviour == "aborts":
+                sys.stderr.write(ABORTED)
+                sys.stderr.flush()
+                os.abort()
+            raise SystemExit(74 if behaviour == "loses" else 1)
         if behaviour != "stubborn":
             break
     with log_file.open("a") as log:

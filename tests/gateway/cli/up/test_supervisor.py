@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gateway.cli.up import supervisor
 from gateway.cli.up.supervisor import Service, ServiceFailed, Supervisor, restart_delay
 from tests.gateway.cli.up.supervise import ROOT, log, service, started
 from tests.gateway.running import eventually
@@ -116,6 +117,23 @@ async def test_a_final_status_of_what_was_ready_ends_nothing(tmp_path: Path) -> 
         os.kill(started(tmp_path)["b"][-1], signal.SIGUSR1)
         await eventually(lambda: running.reports.count("b ready again") == 1)
     assert any(report.startswith("b ended with status 1; starting it again in ") for report in running.reports)
+    assert len(started(tmp_path)["a"]) == 1
+
+
+@pytest.mark.parametrize("how", ["loses", "aborts"])
+@pytest.mark.parametrize(("steady", "delays"), [(0.0, ["0.1", "0.1", "0.1"]), (3600.0, ["0.1", "0.2", "0.3"])])
+async def test_a_gpu_that_fails_at_once_each_time_is_given_more_and_more_time(
+    how: str, steady: float, delays: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_STEADY_SECONDS", steady)
+    monkeypatch.setattr(supervisor, "restart_delay", lambda deaths: deaths / 10)
+    async with Running([service("a", tmp_path), service("b", tmp_path, how)]) as running:
+        for life in range(1, 4):
+            os.kill(started(tmp_path)["b"][-1], signal.SIGUSR1)
+            await eventually(lambda life=life: len(started(tmp_path)["b"]) > life)  # type: ignore[misc]
+            await eventually(lambda life=life: running.reports.count("b ready again") == life)  # type: ignore[misc]
+    ended = [report for report in running.reports if "failed" in report]
+    assert ended == [f"b ended: the GPU failed; starting it again in {delay} s" for delay in delays]
     assert len(started(tmp_path)["a"]) == 1
 
 
