@@ -11,7 +11,9 @@ from gateway.cli.launch.running import environment
 from tests.terminal import terminal
 
 RUNS = """
-import os, sys, tempfile
+import os, signal, sys, tempfile
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)  # nohup and scripts' background jobs ignore some
 from gateway.cli.launch.running import signals_passed_on
 with signals_passed_on() as run, tempfile.TemporaryDirectory(dir=sys.argv[1]) as folder:
     open(os.path.join(folder, "key"), "w").close()
