@@ -30,6 +30,7 @@ from inference_service.models.loading import Loader
 from inference_service.models.pulled import PulledModels
 from inference_service.models.serving import Models
 from inference_service.models.sources import registry
+from inference_service.models.wiring import check_wired
 from inference_service.portable.exporting import Exporter
 from inference_service.portable.importing import Importer
 from inference_service.servicers.agents import AgentServicer
@@ -71,6 +72,7 @@ class Worker:
     def __init__(
         self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: service.ServiceManager = _NOBODY
     ) -> None:
+        check_wired(settings.wired)
         self._settings = settings
         pulled = PulledModels(settings.data_directory / "worker" / "pulled.json")
         registered = pulled.beside(registry(settings.model, settings.adapter, settings.models))
@@ -91,6 +93,7 @@ class Worker:
         self._pool_broken = asyncio.Event()
         presence = Presence(persister, self._metrics, self._pool_broken)
         loader = Loader(self._engine, settings, hints, store.share_setup)
+        self._metrics.wired_limit.set_function(lambda: loader.wiring.limit)
         self._models = Models(
             registered,
             self._engine,

@@ -161,6 +161,7 @@ class Swapper:
                 self._fail(slot, error)
                 with suppress(AgentmemError):
                     await self._engine.call(_sweep)
+                    await self._engine.call(partial(self._loader.wiring.leave, slot.model_id))
             finally:
                 self._queue.remove(slot)
 
@@ -250,12 +251,21 @@ class Swapper:
                     return False
                 await self._changed.wait()
             for slot in slots:
-                await run_shielded(self._release(slot, reason))
+                await run_shielded(self._leave_memory(slot, reason))
             return True
         finally:
             for slot in slots:
                 if slot.loaded is not None:
                     slot.reopen()
+
+    async def _leave_memory(self, slot: ModelSlot, reason: str) -> None:
+        try:
+            await self._release(slot, reason)
+        finally:  # its frame had the model
+            with suppress(Unavailable):
+                if heap.kept():
+                    await self._engine.call(heap.tidy)
+                await self._engine.call(partial(self._loader.wiring.leave, slot.model_id))
 
     async def _release(self, slot: ModelSlot, reason: str) -> None:
         model = slot.loaded
@@ -275,10 +285,6 @@ class Swapper:
             self._notify()
         self._listener.left(model, reason)
         logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
-        del model  # nothing of it is to be frozen
-        if heap.kept():
-            with suppress(Unavailable):
-                await self._engine.call(heap.tidy)
 
     async def _unload_idle(self) -> None:
         while True:
