@@ -102,6 +102,7 @@ class Worker:
             swap_wait=settings.swap_wait,
             min_residency=settings.min_residency,
         )
+        self._metrics.memory_pressure.set_function(lambda: self._models.pressure.level)
         pool_writer = PoolWriter(self._engine, self._threads, persister)
         self._runner = TurnRunner(
             self._models,
