@@ -100,6 +100,14 @@ class WorkerSettings(ModelSettings):
             "and at least 8 GiB, stay the system's"
         ),
     )
+    keep_warm: float = Field(
+        60.0,
+        ge=0,
+        description=(
+            "seconds after a turn in which a Mac's GPU is kept from clocking down, by a tiny product each second, unless "
+            "it runs on its battery; 0: never"
+        ),
+    )
     typical_tokens: int = Field(
         4096,
         ge=256,

@@ -41,6 +41,7 @@ from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import disk_problem
 from inference_service.threads import WorkerThreads
+from inference_service.turns.keeping_warm import KeepWarm
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
@@ -119,6 +120,8 @@ class Worker:
             hints=hints,
             max_requests=settings.max_requests,
         )
+        self._keep_warm = KeepWarm(self._engine, settings.keep_warm, lambda: self._runner.busy)
+        self._runner.turn_ended = self._keep_warm.turn_ended
         inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, self._metrics)
         self._hub = HubSearch(self._engine, settings)
@@ -172,6 +175,7 @@ class Worker:
         self._problem = "it is shutting down"
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
+        self._keep_warm.stop()
         self._hub.stop()
         await self._models.stop()
         await self._server.stop(layout.REFUSED_SECONDS)
