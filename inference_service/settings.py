@@ -104,8 +104,8 @@ class WorkerSettings(ModelSettings):
         60.0,
         ge=0,
         description=(
-            "seconds after a turn in which a Mac's GPU is kept from clocking down, by a tiny product each second, unless "
-            "it runs on its battery; 0: never"
+            "seconds after a turn in which a Mac's GPU is kept from clocking down, by a tiny product each second; not "
+            "on its battery, and 0 is never"
         ),
     )
     typical_tokens: int = Field(
