@@ -1,6 +1,7 @@
 """A Mac's GPU is kept warm between turns: a fake device, and a clock that stands until the test lets a second pass."""
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,10 +86,15 @@ async def test_ticks_come_after_a_turn_and_not_beside_one(ticks: list[int], llam
 
 
 async def test_nothing_is_computed_before_what_the_engine_was_asked(ticks: list[int]) -> None:
-    clock, engine = Clock(), SimpleNamespace(asked=True)
-    warm = KeepWarm(engine, 3, lambda: False, pause=clock.pause, now=lambda: clock.time)  # type: ignore[arg-type]
+    clock, engine, passed = Clock(), EngineThread(), threading.Event()
+    engine.start()
+    for _ in range(2):
+        engine.submit(passed.wait)
+    warm = KeepWarm(engine, 3, lambda: False, pause=clock.pause, now=lambda: clock.time)
     warm.turn_ended()
     await clock.second(warm)
+    passed.set()
+    await engine.stop(10)
     assert ticks == []
     warm.stop()
 
