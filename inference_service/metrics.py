@@ -189,6 +189,12 @@ class WorkerMetrics:
         self.mlx_memory = gauge(
             "mlx_memory_bytes", "Bytes of memory as MLX counts them: active, the peak of that, and its cache.", "kind"
         )
+        self.wired_limit = gauge(
+            "worker_wired_limit_bytes", "Bytes that macOS may keep resident for loaded models; 0 without Metal."
+        )
+        self.memory_pressure = gauge(
+            "worker_memory_pressure", "The system's memory pressure on macOS: 1 normal, 2 warning, 4 critical; else 1."
+        )
         self.model_info = gauge(
             "model_info", "1 for each model that is loaded, with its KV bits.", "model_id", "kv_bits"
         )

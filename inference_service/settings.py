@@ -1,15 +1,24 @@
 """The worker's settings."""
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from agentmem import layout
 from agentmem.kv.bits import AUTO, KVBitsText
 from agentmem.process.models import ModelSettings
 from agentmem.process.sockets import OptionalLoopbackAddress, OptionalUnixSocket
+
+
+def _known_wired(given: object) -> object:
+    if given in ("auto", "off") or (str(given).isdecimal() and not isinstance(given, bool)):
+        return given
+    raise ValueError(f"{given!r} is neither auto nor off nor a number of bytes")
+
+
+Wired = Annotated[Literal["auto", "off"] | int, BeforeValidator(_known_wired)]
 
 
 class WorkerSettings(ModelSettings):
@@ -82,6 +91,21 @@ class WorkerSettings(ModelSettings):
         description=(
             "bytes of the device's memory that stay free for other processes (default: a twentieth of it); looked at "
             "when models are loaded and turns begin"
+        ),
+    )
+    wired: Wired = Field(
+        "auto",
+        description=(
+            "bytes of memory that macOS keeps resident for the GPU; auto: what loaded models need, but 35 % of memory, "
+            "and at least 8 GiB, stay the system's"
+        ),
+    )
+    keep_warm: float = Field(
+        60.0,
+        ge=0,
+        description=(
+            "seconds after a turn in which a Mac's GPU is kept from clocking down, by a tiny product each second; not "
+            "on its battery, and 0 is never"
         ),
     )
     typical_tokens: int = Field(

@@ -30,6 +30,7 @@ from inference_service.models.loading import Loader
 from inference_service.models.pulled import PulledModels
 from inference_service.models.serving import Models
 from inference_service.models.sources import registry
+from inference_service.models.wiring import check_wired
 from inference_service.portable.exporting import Exporter
 from inference_service.portable.importing import Importer
 from inference_service.servicers.agents import AgentServicer
@@ -40,6 +41,7 @@ from inference_service.settings import WorkerSettings
 from inference_service.storage.client import StoreClient
 from inference_service.storage.transport import disk_problem
 from inference_service.threads import WorkerThreads
+from inference_service.turns.keeping_warm import KeepWarm
 from inference_service.turns.locks import AgentLocks
 from inference_service.turns.persisting import Persister
 from inference_service.turns.planning import TurnPlanner
@@ -73,6 +75,7 @@ class Worker:
     def __init__(
         self, settings: WorkerSettings, metrics_registry: CollectorRegistry, manager: service.ServiceManager = _NOBODY
     ) -> None:
+        check_wired(settings.wired)
         self._settings = settings
         pulled = PulledModels(settings.data_directory / "worker" / "pulled.json")
         registered = pulled.beside(registry(settings.model, settings.adapter, settings.models))
@@ -93,6 +96,7 @@ class Worker:
         self._pool_broken = asyncio.Event()
         presence = Presence(persister, self._metrics, self._pool_broken)
         loader = Loader(self._engine, settings, hints, store.share_setup)
+        self._metrics.wired_limit.set_function(lambda: loader.wiring.limit)
         self._models = Models(
             registered,
             self._engine,
@@ -101,6 +105,7 @@ class Worker:
             swap_wait=settings.swap_wait,
             min_residency=settings.min_residency,
         )
+        self._metrics.memory_pressure.set_function(lambda: self._models.pressure.level)
         pool_writer = PoolWriter(self._engine, self._threads, persister)
         self._runner = TurnRunner(
             self._models,
@@ -117,6 +122,8 @@ class Worker:
             hints=hints,
             max_requests=settings.max_requests,
         )
+        self._keep_warm = KeepWarm(self._engine, settings.keep_warm, lambda: self._runner.busy)
+        self._runner.turn_ended = self._keep_warm.turn_ended
         inference = InferenceServicer(self._runner, self._models, planner, store, self._threads)
         prefetcher = Prefetcher(self._engine, self._threads, store, restorer, pool_writer, self._metrics)
         self._hub = HubSearch(self._engine, settings)
@@ -177,6 +184,7 @@ class Worker:
         self._problem = "it is shutting down"
         await self._server.set_serving(False)
         await self._runner.drain(self._settings.grace)
+        self._keep_warm.stop()
         self._hub.stop()
         await self._models.stop()
         await self._server.stop(layout.REFUSED_SECONDS)

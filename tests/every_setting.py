@@ -146,6 +146,8 @@ EXAMPLES: Mapping[type[ServiceSettings], Mapping[str, Example]] = {
         "default_max_tokens": number(7),
         "pool_bytes": number(9000),
         "free_memory_floor": number(7000),
+        "wired": number(1 << 30),
+        "keep_warm": number(2.5),
         "typical_tokens": number(512),
         "loaded_models": number(2),
         "swap_wait": number(1.5),

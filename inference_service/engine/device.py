@@ -60,8 +60,8 @@ def device_bytes() -> int:
 
 def free_bytes() -> int:
     """Without MLX's cache. Any thread. Takes 0.1 ms, on a busy GPU 1 ms."""
-    if (working_set := _working_set()) is not None:
-        return max(0, working_set - held_bytes())
+    if (most := working_set()) is not None:
+        return max(0, most - held_bytes())
     if on_cuda():
         return int(mx.device_info()["free_memory"])
     return host_memory.available_bytes()
@@ -76,8 +76,8 @@ def default_floor() -> int:
 
 
 def share_bytes() -> int:
-    if (working_set := _working_set()) is not None:
-        return int(working_set * _METAL_SHARE)
+    if (most := working_set()) is not None:
+        return int(most * _METAL_SHARE)
     return int(device_bytes() * (_CUDA_SHARE if on_cuda() else _SYSTEM_SHARE))
 
 
@@ -89,11 +89,12 @@ def usable_bytes(floor: int | None = None) -> int:
     return max(0, min(share_bytes(), obtainable_bytes(floor)))
 
 
-def _working_set() -> int | None:
+def working_set() -> int | None:
+    """None without Metal."""
     if on_cpu():
         return None
-    working_set = _fixed().get("max_recommended_working_set_size")
-    return int(working_set) if working_set else None
+    recommended = _fixed().get("max_recommended_working_set_size")
+    return int(recommended) if recommended else None
 
 
 @cache

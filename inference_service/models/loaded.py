@@ -74,8 +74,7 @@ class LoadedModel(ModelInfo):
 
     @property
     def taken_bytes(self) -> int:
-        sizes = self.memory.sizes
-        return self.weight_bytes + self.activation_bytes + sizes.pool_bytes(self.geometry) + sizes.batch_bytes
+        return taken_bytes(self, self.activation_bytes, self.memory.sizes)
 
     @property
     def promised_bytes(self) -> int:
@@ -93,6 +92,10 @@ class LoadedModel(ModelInfo):
         for codec in self.codecs:
             codec.release()
         mx.clear_cache()
+
+
+def taken_bytes(info: ModelInfo, activation_bytes: int, memory: Sizes) -> int:
+    return info.weight_bytes + activation_bytes + memory.pool_bytes(info.geometry) + memory.batch_bytes
 
 
 def read_weights(info: ModelInfo, network: Network) -> Iterator[float]:

@@ -34,10 +34,11 @@ from inference_service.models.fitting import (
     check_sizes,
 )
 from inference_service.models.kv_setup import KVSetup, KVSetups, Share, nothing_shared, setup_name
-from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory
+from inference_service.models.loaded import LoadedModel, OpenedModel, read_weights, take_memory, taken_bytes
 from inference_service.models.opening import ModelInfo, ModelSpec
 from inference_service.models.proof import Proof, check_runs, unproved
 from inference_service.models.proofs import Proofs
+from inference_service.models.wiring import Wiring
 from inference_service.pool.memory import Budget
 from inference_service.settings import WorkerSettings
 
@@ -64,6 +65,7 @@ class Loader(Finder):
         self._kv = KVSetups(caches, quality_check=settings.quality_check)
         self._share = share
         self.budget = Budget(self._lately_obtainable_bytes)
+        self.wiring = Wiring(settings.wired)
 
     @property
     def calibrations(self) -> Calibrations:
@@ -121,7 +123,9 @@ class Loader(Finder):
     ) -> LoadedModel:
         info, network, fingerprint = opened.info, opened.network, opened.fingerprint
         call = partial(self._call, info.spec, None)
-        check_sizes(info, self.sizes(info, opened.needs, residents))
+        memory = self.sizes(info, opened.needs, residents)
+        check_sizes(info, memory)
+        await call(lambda: self.wiring.want(info.model_id, taken_bytes(info, opened.needs.activation_bytes, memory)))
         pieces = read_weights(info, network)
         report(LoadStage.READ, 0.0)
         while (share := await call(lambda: next(pieces, None))) is not None:
@@ -151,8 +155,10 @@ class Loader(Finder):
         before = opened.needs
         there = self.budget.spare() + before.least_kv_bytes + before.activation_bytes - needs.activation_bytes
         memory = replace(memory, segment_bytes=max(0, there) // _FIRST_SHARE)
-        loaded = await call(
-            lambda: take_memory(
+
+        def taken() -> LoadedModel:
+            self.wiring.want(info.model_id, taken_bytes(info, needs.activation_bytes, memory))
+            return take_memory(
                 replace(opened, info=info),
                 proof.paths,
                 proof.kernels,
@@ -162,7 +168,8 @@ class Loader(Finder):
                 self._hints,
                 others_decode,
             )
-        )
+
+        loaded = await call(taken)
         loaded.engine.speculative, loaded.memory.wait = self._settings.speculation, self._settings.room_wait
         await self._on_file_thread(loaded.prepare)
         return loaded

@@ -25,12 +25,14 @@ from agentmem.process.models import RegisteredModel
 from agentmem.process.shielding import run_shielded
 from inference_service import heap
 from inference_service.engine.headroom import Headroom
+from inference_service.engine.host_memory import ON_MACOS
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.fitting import Resident, make_room
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.models.measuring import Measuring
+from inference_service.models.pressure import PressureWatch
 from inference_service.models.slots import ModelSlot, State
 from inference_service.pool.growing import PoolGrowth
 from inference_service.pool.kv import Closed
@@ -87,10 +89,13 @@ class Swapper:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
         self._measuring = Measuring(loader, lambda slot: self._spawn(self._load_measured(slot)))
+        self.pressure = PressureWatch(engine, self._all_loaded)
 
     def _begin(self) -> None:
         self._spawn(self._load_queued())
         self._spawn(self._unload_idle())
+        if ON_MACOS:
+            self._spawn(self.pressure.watch())
 
     async def stop(self) -> None:
         """Stop loading, and refuse waiters. A leaving model gets a moment."""
@@ -161,6 +166,7 @@ class Swapper:
                 self._fail(slot, error)
                 with suppress(AgentmemError):
                     await self._engine.call(_sweep)
+                    await self._engine.call(partial(self._loader.wiring.leave, slot.model_id))
             finally:
                 self._queue.remove(slot)
 
@@ -210,6 +216,7 @@ class Swapper:
         model.engine.flush = self._engine.flush
         growth = model.memory.admission.growth
         growth.closed = partial(self._give_back, model.arenas, growth)
+        model.memory.admission.pressure = lambda: self.pressure.level
         relieve = partial(_relieve, asyncio.get_running_loop(), growth, model.arenas)
         model.engine.headroom = Headroom(model.activation_bytes, relieve, cost=model.cost)
         self._engine.attach(model.engine.step)
@@ -224,8 +231,10 @@ class Swapper:
             asyncio.wrap_future(released).add_done_callback(lambda _: growth.given_back(closed))
 
     def _others_decode(self, slot: ModelSlot) -> bool:
-        others = (each.loaded for each in self.slots.values() if each is not slot)
-        return any(model.engine.running for model in others if model is not None)
+        return any(model.engine.running for model in self._all_loaded() if model is not slot.loaded)
+
+    def _all_loaded(self) -> list[LoadedModel]:
+        return [slot.loaded for slot in self.slots.values() if slot.loaded is not None]
 
     def _fail(self, slot: ModelSlot, error: Exception) -> None:
         known = isinstance(error, AgentmemError)
@@ -250,12 +259,21 @@ class Swapper:
                     return False
                 await self._changed.wait()
             for slot in slots:
-                await run_shielded(self._release(slot, reason))
+                await run_shielded(self._leave_memory(slot, reason))
             return True
         finally:
             for slot in slots:
                 if slot.loaded is not None:
                     slot.reopen()
+
+    async def _leave_memory(self, slot: ModelSlot, reason: str) -> None:
+        try:
+            await self._release(slot, reason)
+        finally:  # its frame had the model
+            with suppress(Unavailable):
+                if heap.kept():
+                    await self._engine.call(heap.tidy)
+                await self._engine.call(partial(self._loader.wiring.leave, slot.model_id))
 
     async def _release(self, slot: ModelSlot, reason: str) -> None:
         model = slot.loaded
@@ -275,10 +293,6 @@ class Swapper:
             self._notify()
         self._listener.left(model, reason)
         logs.event(log, "model unloaded", model=slot.model_id, reason=reason)
-        del model  # nothing of it is to be frozen
-        if heap.kept():
-            with suppress(Unavailable):
-                await self._engine.call(heap.tidy)
 
     async def _unload_idle(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from agentmem.errors import FailedPrecondition, ResourceExhausted
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from agentmem.sizes import byte_size
 from agentmem.validation import AgentKey
-from inference_service.pool.growing import PoolGrowth
+from inference_service.pool.growing import PoolGrowth, Pressure
 from inference_service.pool.hot import Evictable, HotAgents, HotState
 from inference_service.pool.kv import KVPool, Space, Table
 
@@ -88,6 +88,7 @@ class Admission:
         self.growth = PoolGrowth(pool, hot)
         self.spare: Callable[[], int] = lambda: sys.maxsize
         """The device's bytes that may still be promised."""
+        self.pressure: Callable[[], Pressure] = lambda: Pressure.NORMAL
         self.last_resort: Callable[[], None] = lambda: None
         """Frees what could be computed again, before a refusal."""
 
@@ -172,7 +173,8 @@ class Admission:
                 return None
             space = pool.space(request.tokens)
             blocks = space.blocks - len(pins.blocks)
-            self.growth.grow(Space(blocks, space.pieces + request.checkpoints * each), spare)
+            if self._may_grow(request, Space(blocks, space.pieces), evictable):
+                self.growth.grow(Space(blocks, space.pieces + request.checkpoints * each), spare)
             alone = (pool.pieces.opened - self._window_pieces(request.key)) // each - 1 if each else 0
             least = max(0, min(least_checkpoints, request.checkpoints, alone))
             wanted = Space(blocks, space.pieces + least * each)
@@ -190,19 +192,30 @@ class Admission:
         self._reservations.append(reservation)
         return reservation
 
+    def _may_grow(self, request: MemoryRequest, wanted: Space, evictable: Callable[[], list[Evictable]]) -> bool:
+        """Under a warning a turn that is alone may have what no eviction gives."""
+        pressure = self.pressure()
+        alone = pressure is Pressure.WARNING and request.computes and not self._reservations
+        return pressure is Pressure.NORMAL or (alone and self._victims(wanted, evictable) is None)
+
     def _window_pieces(self, key: AgentKey) -> int:
         own = self._hot.get(key)
         return len(own.table.pieces) if own is not None else 0
 
     def _arrays(self, request: MemoryRequest) -> int:
         nbytes = self._array_bytes(request.tokens) if request.computes else 0
-        if not nbytes or self.promised_bytes + nbytes > self._limit_bytes:
+        if not nbytes or self.promised_bytes + nbytes > self._limit_bytes or self.pressure() is Pressure.CRITICAL:
             return 0
         return nbytes if nbytes <= self.spare() else 0
 
     def _what_is_missing(self) -> str:
         spare = self.spare()
         grows = [pool.segment.nbytes for pool in (self._pool.full, self._pool.pieces) if pool.closed]
+        if grows and (pressure := self.pressure()) is not Pressure.NORMAL:
+            return (
+                f"the system is short of memory ({pressure.name.lower()}), and the pool of KV does not grow; end "
+                "other processes, lower max_tokens, or try again"
+            )
         if spare < max(grows, default=0):
             return (
                 f"the device's memory is taken: {byte_size(max(0, spare))} are left for the pool of KV; end other "

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 from operator import itemgetter
+from typing import Self
 
 from inference_service.pool.blocks import Segment
 from inference_service.pool.hot import Evictable, HotAgents, Leftover
@@ -19,6 +21,23 @@ def segment_of(blocks: int, block_bytes: int, most_bytes: int = sys.maxsize) -> 
     least, most = (-(-_LEAST_BYTES // block_bytes), most_bytes // block_bytes) if block_bytes else (blocks, blocks)
     wanted = min(blocks, max(-(-blocks // _SEGMENTS), least), most)
     return Segment(max(1, -(-blocks // _MOST_SEGMENTS), wanted), block_bytes)
+
+
+class Pressure(IntEnum):
+    """The system's."""
+
+    NORMAL = 1
+    WARNING = 2
+    CRITICAL = 4
+
+    @classmethod
+    def of(cls, level: int) -> Self:
+        return max(each for each in cls if each <= max(level, cls.NORMAL))
+
+    @property
+    def share(self) -> int:
+        """A pool gives back one of so many parts, each second."""
+        return 4 if self is Pressure.CRITICAL else 16
 
 
 class PoolGrowth:
@@ -44,6 +63,12 @@ class PoolGrowth:
         if going.full or going.pieces:
             self.closed(going)
         return going.nbytes
+
+    def yield_to(self, pressure: Pressure, pool_bytes: int) -> None:
+        """Close segments one by one, as far as idle agents' go."""
+        left = max(1, pool_bytes // pressure.share)
+        while left > 0 and (freed := self.shrink(1)):
+            left -= freed
 
     def give_up(self, wanted_bytes: int, evictable: Iterable[Evictable] | None = None) -> Closed:
         """Close free segments, then those that the first idle agents leave, or none. The caller calls `given_back`."""

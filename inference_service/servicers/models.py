@@ -234,6 +234,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         if (loaded := slot.loaded) is not None:
             divided = _divided(loaded, loaded.memory.sizes, loaded.activation_bytes, others, self._loader)
             model.memory.CopyFrom(divided)
+            model.wired_bytes = self._loader.wiring.part(slot.model_id)
         elif slot.info is not None:  # as if it were loaded beside pinned ones
             pinned, needs = [each for each in others if each.pinned], self._loader.needs(slot.info)
             sizes = self._loader.sizes(slot.info, needs, pinned)

@@ -8,7 +8,7 @@ after an unanswered commit the turn may be in it.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,6 +64,7 @@ class TurnRunner:
     locks: AgentLocks
     hints: TurnHints
     max_requests: int
+    turn_ended: Callable[[], object] = lambda: None
     _turns: dict[Turn, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _draining: bool = field(default=False, init=False)
 
@@ -125,6 +126,11 @@ class TurnRunner:
         if turn.stream.ended and error is not None and error is not turn.stream.error:
             log.error("after the end of a turn: %s", error, exc_info=error)
         self._end(turn, error if error is None or isinstance(error, Exception) else Internal(type(error).__name__))
+        self.turn_ended()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._turns)
 
     async def _run(self, turn: Turn) -> None:
         try:

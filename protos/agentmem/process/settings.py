@@ -150,7 +150,8 @@ def options(settings_cls: type[ServiceSettings]) -> Iterator[click.Option]:
         kinds = (get_origin(kind), kind, *get_args(kind))
         form = _FORM.match(field.description or "")
         usual = next((_METAVARS[each] for each in kinds if each in _METAVARS), form[0] if form else "TEXT")
-        metavar = f"[{'|'.join(map(str, choices))}]" if (choices := _choices(kind)) else usual
+        choices = [*map(str, _choices(kind)), *(["N"] if int in kinds else [])]
+        metavar = f"[{'|'.join(choices)}]" if _choices(kind) else usual
         several = get_origin(kind) in (list, dict)
         yield click.Option([f"--{flag}"], multiple=several, default=None, metavar=metavar, help=said)
 

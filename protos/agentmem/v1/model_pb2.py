@@ -27,7 +27,7 @@ from agentmem.v1 import types_pb2 as agentmem_dot_v1_dot_types__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61gentmem/v1/model.proto\x12\x0b\x61gentmem.v1\x1a\x19\x61gentmem/v1/options.proto\x1a\x17\x61gentmem/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa3\x08\n\x05Model\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.agentmem.v1.ModelState\x12\x12\n\nis_default\x18\x03 \x01(\x08\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x06 \x01(\t\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x15\n\rkv_group_size\x18\t \x01(\r\x12\x13\n\x0b\x66ull_layers\x18\n \x01(\r\x12\x16\n\x0esliding_layers\x18\x0b \x01(\r\x12\x16\n\x0esliding_window\x18\x0c \x01(\r\x12\x10\n\x08kv_heads\x18\r \x01(\r\x12\x12\n\nk_head_dim\x18\x0e \x01(\r\x12\x12\n\nv_head_dim\x18\x0f \x01(\r\x12\x1a\n\x12kv_bytes_per_token\x18\x10 \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x11 \x01(\x04\x12\x12\n\nvocab_size\x18\x12 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x13 \x01(\t\x12\x33\n\x0f\x61ttention_paths\x18\x14 \x03(\x0b\x32\x1a.agentmem.v1.AttentionPath\x12\r\n\x05\x65rror\x18\x15 \x01(\t\x12\x13\n\x0btool_parser\x18\x18 \x01(\t\x12(\n\x06memory\x18\x19 \x01(\x0b\x32\x18.agentmem.v1.ModelMemory\x12\x0e\n\x06source\x18\x1a \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x1b \x01(\t\x12\x0e\n\x06pinned\x18\x1c \x01(\x08\x12&\n\x03ttl\x18\x1d \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07kv_bits\x18\x1f \x01(\t\x12\x38\n\x10kv_bits_measured\x18! \x03(\x0b\x32\x1e.agentmem.v1.KVBitsMeasurement\x12\x1b\n\x13recommended_kv_bits\x18\" \x01(\t\x12\x16\n\x0ekv_bits_reason\x18# \x01(\t\x12\x11\n\tkv_scheme\x18$ \x01(\t\x12-\n\x0b\x63\x61libration\x18% \x01(\x0b\x32\x18.agentmem.v1.Calibration\x12\x18\n\x10recurrent_layers\x18& \x01(\r\x12\x13\n\x0bstate_bytes\x18\' \x01(\x04\x12\'\n\x08sampling\x18( \x01(\x0b\x32\x15.agentmem.v1.Sampling\x12+\n\x08progress\x18) \x01(\x0b\x32\x19.agentmem.v1.LoadProgress\x12\x0e\n\x06\x64\x65vice\x18* \x01(\t\x12\x12\n\nunmeasured\x18+ \x01(\x08J\x04\x08\x08\x10\tJ\x04\x08\x16\x10\x17J\x04\x08\x17\x10\x18J\x04\x08\x1e\x10\x1fR\x0fquantization_klR\x16quantization_kl_8_bits\"h\n\x0cLoadProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12,\n\tremaining\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04once\x18\x04 \x01(\x08\"O\n\x0b\x43\x61libration\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x17\n\x0flargest_k_means\x18\x02 \x03(\x02\x12\x17\n\x0flargest_v_means\x18\x03 \x03(\x02\"}\n\x11KVBitsMeasurement\x12\x0f\n\x07kv_bits\x18\x01 \x01(\t\x12\x15\n\rkl_divergence\x18\x02 \x01(\x01\x12\x17\n\x0f\x62ytes_per_token\x18\x03 \x01(\x04\x12\x0c\n\x04good\x18\x04 \x01(\x08\x12\x19\n\x11kl_divergence_p99\x18\x05 \x01(\x01\"\xee\x01\n\x0bModelMemory\x12\x14\n\x0c\x64\x65vice_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cusable_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x03 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x04 \x01(\x04\x12\x12\n\npool_bytes\x18\x05 \x01(\x04\x12\x13\n\x0b\x62\x61tch_bytes\x18\x06 \x01(\x04\x12\x1a\n\x12other_models_bytes\x18\x07 \x01(\x04\x12\x16\n\x0e\x61gent_4k_bytes\x18\x08 \x01(\x04\x12\x11\n\tagents_4k\x18\t \x01(\r\x12\x13\n\x0bpool_tokens\x18\n \x01(\x04\"R\n\rAttentionPath\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x16\n\x0erelative_error\x18\x03 \x01(\x01\x12\x0c\n\x04note\x18\x04 \x01(\t\"M\n\x11ListModelsRequest\x12\x16\n\tpage_size\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\npage_token\x18\x02 \x01(\tB\x0c\n\n_page_size\"Q\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.agentmem.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x0fGetModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.agentmem.v1.Model\"$\n\x10LoadModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"W\n\x11LoadModelResponse\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x10\n\x08progress\x18\x02 \x01(\x01\x12!\n\x05model\x18\x03 \x01(\x0b\x32\x12.agentmem.v1.Model\"&\n\x12UnloadModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"*\n\x13UnloadModelResponse\x12\x13\n\x0b\x66reed_bytes\x18\x01 \x01(\x04\"B\n\x13SearchModelsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x12\n\x05limit\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_limit\"=\n\x14SearchModelsResponse\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.agentmem.v1.HubModel\"\x96\x02\n\x08HubModel\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x11\n\tdownloads\x18\x02 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x15\n\rmissing_bytes\x18\x04 \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x05 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x06 \x01(\x04\x12\x16\n\x0e\x63ontext_length\x18\x07 \x01(\r\x12\x11\n\tagents_4k\x18\x08 \x01(\r\x12\x11\n\x04\x66its\x18\t \x01(\x08H\x00\x88\x01\x01\x12\x10\n\x08\x66its_now\x18\n \x01(\x08\x12\r\n\x05gated\x18\x0b \x01(\x08\x12\x0f\n\x07problem\x18\x0c \x01(\t\x12\x12\n\nregistered\x18\r \x01(\x08\x42\x07\n\x05_fits\"$\n\x10PullModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"c\n\x11PullModelResponse\x12+\n\x08progress\x18\x01 \x01(\x0b\x32\x19.agentmem.v1.LoadProgress\x12!\n\x05model\x18\x02 \x01(\x0b\x32\x12.agentmem.v1.Model*\xa8\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16MODEL_STATE_REGISTERED\x10\x01\x12\x17\n\x13MODEL_STATE_LOADING\x10\x02\x12\x16\n\x12MODEL_STATE_LOADED\x10\x03\x12\x16\n\x12MODEL_STATE_FAILED\x10\x04\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x05\x32\x89\x04\n\x0cModelService\x12M\n\nListModels\x12\x1e.agentmem.v1.ListModelsRequest\x1a\x1f.agentmem.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.agentmem.v1.GetModelRequest\x1a\x1d.agentmem.v1.GetModelResponse\x12T\n\tLoadModel\x12\x1d.agentmem.v1.LoadModelRequest\x1a\x1e.agentmem.v1.LoadModelResponse\"\x06\xa2\xbb\x18\x02 \x01\x30\x01\x12X\n\x0bUnloadModel\x12\x1f.agentmem.v1.UnloadModelRequest\x1a .agentmem.v1.UnloadModelResponse\"\x06\xa2\xbb\x18\x02 \x01\x12[\n\x0cSearchModels\x12 .agentmem.v1.SearchModelsRequest\x1a!.agentmem.v1.SearchModelsResponse\"\x06\xa2\xbb\x18\x02 \x01\x12T\n\tPullModel\x12\x1d.agentmem.v1.PullModelRequest\x1a\x1e.agentmem.v1.PullModelResponse\"\x06\xa2\xbb\x18\x02 \x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61gentmem/v1/model.proto\x12\x0b\x61gentmem.v1\x1a\x19\x61gentmem/v1/options.proto\x1a\x17\x61gentmem/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb8\x08\n\x05Model\x12\x10\n\x08model_id\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.agentmem.v1.ModelState\x12\x12\n\nis_default\x18\x03 \x01(\x08\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x05 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x06 \x01(\t\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x15\n\rkv_group_size\x18\t \x01(\r\x12\x13\n\x0b\x66ull_layers\x18\n \x01(\r\x12\x16\n\x0esliding_layers\x18\x0b \x01(\r\x12\x16\n\x0esliding_window\x18\x0c \x01(\r\x12\x10\n\x08kv_heads\x18\r \x01(\r\x12\x12\n\nk_head_dim\x18\x0e \x01(\r\x12\x12\n\nv_head_dim\x18\x0f \x01(\r\x12\x1a\n\x12kv_bytes_per_token\x18\x10 \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x11 \x01(\x04\x12\x12\n\nvocab_size\x18\x12 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x13 \x01(\t\x12\x33\n\x0f\x61ttention_paths\x18\x14 \x03(\x0b\x32\x1a.agentmem.v1.AttentionPath\x12\r\n\x05\x65rror\x18\x15 \x01(\t\x12\x13\n\x0btool_parser\x18\x18 \x01(\t\x12(\n\x06memory\x18\x19 \x01(\x0b\x32\x18.agentmem.v1.ModelMemory\x12\x0e\n\x06source\x18\x1a \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x1b \x01(\t\x12\x0e\n\x06pinned\x18\x1c \x01(\x08\x12&\n\x03ttl\x18\x1d \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07kv_bits\x18\x1f \x01(\t\x12\x38\n\x10kv_bits_measured\x18! \x03(\x0b\x32\x1e.agentmem.v1.KVBitsMeasurement\x12\x1b\n\x13recommended_kv_bits\x18\" \x01(\t\x12\x16\n\x0ekv_bits_reason\x18# \x01(\t\x12\x11\n\tkv_scheme\x18$ \x01(\t\x12-\n\x0b\x63\x61libration\x18% \x01(\x0b\x32\x18.agentmem.v1.Calibration\x12\x18\n\x10recurrent_layers\x18& \x01(\r\x12\x13\n\x0bstate_bytes\x18\' \x01(\x04\x12\'\n\x08sampling\x18( \x01(\x0b\x32\x15.agentmem.v1.Sampling\x12+\n\x08progress\x18) \x01(\x0b\x32\x19.agentmem.v1.LoadProgress\x12\x0e\n\x06\x64\x65vice\x18* \x01(\t\x12\x12\n\nunmeasured\x18+ \x01(\x08\x12\x13\n\x0bwired_bytes\x18, \x01(\x04J\x04\x08\x08\x10\tJ\x04\x08\x16\x10\x17J\x04\x08\x17\x10\x18J\x04\x08\x1e\x10\x1fR\x0fquantization_klR\x16quantization_kl_8_bits\"h\n\x0cLoadProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\r\n\x05share\x18\x02 \x01(\x01\x12,\n\tremaining\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04once\x18\x04 \x01(\x08\"O\n\x0b\x43\x61libration\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x17\n\x0flargest_k_means\x18\x02 \x03(\x02\x12\x17\n\x0flargest_v_means\x18\x03 \x03(\x02\"}\n\x11KVBitsMeasurement\x12\x0f\n\x07kv_bits\x18\x01 \x01(\t\x12\x15\n\rkl_divergence\x18\x02 \x01(\x01\x12\x17\n\x0f\x62ytes_per_token\x18\x03 \x01(\x04\x12\x0c\n\x04good\x18\x04 \x01(\x08\x12\x19\n\x11kl_divergence_p99\x18\x05 \x01(\x01\"\xee\x01\n\x0bModelMemory\x12\x14\n\x0c\x64\x65vice_bytes\x18\x01 \x01(\x04\x12\x14\n\x0cusable_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x03 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x04 \x01(\x04\x12\x12\n\npool_bytes\x18\x05 \x01(\x04\x12\x13\n\x0b\x62\x61tch_bytes\x18\x06 \x01(\x04\x12\x1a\n\x12other_models_bytes\x18\x07 \x01(\x04\x12\x16\n\x0e\x61gent_4k_bytes\x18\x08 \x01(\x04\x12\x11\n\tagents_4k\x18\t \x01(\r\x12\x13\n\x0bpool_tokens\x18\n \x01(\x04\"R\n\rAttentionPath\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x16\n\x0erelative_error\x18\x03 \x01(\x01\x12\x0c\n\x04note\x18\x04 \x01(\t\"M\n\x11ListModelsRequest\x12\x16\n\tpage_size\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x12\n\npage_token\x18\x02 \x01(\tB\x0c\n\n_page_size\"Q\n\x12ListModelsResponse\x12\"\n\x06models\x18\x01 \x03(\x0b\x32\x12.agentmem.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x0fGetModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"5\n\x10GetModelResponse\x12!\n\x05model\x18\x01 \x01(\x0b\x32\x12.agentmem.v1.Model\"$\n\x10LoadModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"W\n\x11LoadModelResponse\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x10\n\x08progress\x18\x02 \x01(\x01\x12!\n\x05model\x18\x03 \x01(\x0b\x32\x12.agentmem.v1.Model\"&\n\x12UnloadModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"*\n\x13UnloadModelResponse\x12\x13\n\x0b\x66reed_bytes\x18\x01 \x01(\x04\"B\n\x13SearchModelsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\x12\n\x05limit\x18\x02 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_limit\"=\n\x14SearchModelsResponse\x12%\n\x06models\x18\x01 \x03(\x0b\x32\x15.agentmem.v1.HubModel\"\x96\x02\n\x08HubModel\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x11\n\tdownloads\x18\x02 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x03 \x01(\x04\x12\x15\n\rmissing_bytes\x18\x04 \x01(\x04\x12\x14\n\x0cweight_bytes\x18\x05 \x01(\x04\x12\x18\n\x10\x61\x63tivation_bytes\x18\x06 \x01(\x04\x12\x16\n\x0e\x63ontext_length\x18\x07 \x01(\r\x12\x11\n\tagents_4k\x18\x08 \x01(\r\x12\x11\n\x04\x66its\x18\t \x01(\x08H\x00\x88\x01\x01\x12\x10\n\x08\x66its_now\x18\n \x01(\x08\x12\r\n\x05gated\x18\x0b \x01(\x08\x12\x0f\n\x07problem\x18\x0c \x01(\t\x12\x12\n\nregistered\x18\r \x01(\x08\x42\x07\n\x05_fits\"$\n\x10PullModelRequest\x12\x10\n\x08model_id\x18\x01 \x01(\t\"c\n\x11PullModelResponse\x12+\n\x08progress\x18\x01 \x01(\x0b\x32\x19.agentmem.v1.LoadProgress\x12!\n\x05model\x18\x02 \x01(\x0b\x32\x12.agentmem.v1.Model*\xa8\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16MODEL_STATE_REGISTERED\x10\x01\x12\x17\n\x13MODEL_STATE_LOADING\x10\x02\x12\x16\n\x12MODEL_STATE_LOADED\x10\x03\x12\x16\n\x12MODEL_STATE_FAILED\x10\x04\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x05\x32\x89\x04\n\x0cModelService\x12M\n\nListModels\x12\x1e.agentmem.v1.ListModelsRequest\x1a\x1f.agentmem.v1.ListModelsResponse\x12G\n\x08GetModel\x12\x1c.agentmem.v1.GetModelRequest\x1a\x1d.agentmem.v1.GetModelResponse\x12T\n\tLoadModel\x12\x1d.agentmem.v1.LoadModelRequest\x1a\x1e.agentmem.v1.LoadModelResponse\"\x06\xa2\xbb\x18\x02 \x01\x30\x01\x12X\n\x0bUnloadModel\x12\x1f.agentmem.v1.UnloadModelRequest\x1a .agentmem.v1.UnloadModelResponse\"\x06\xa2\xbb\x18\x02 \x01\x12[\n\x0cSearchModels\x12 .agentmem.v1.SearchModelsRequest\x1a!.agentmem.v1.SearchModelsResponse\"\x06\xa2\xbb\x18\x02 \x01\x12T\n\tPullModel\x12\x1d.agentmem.v1.PullModelRequest\x1a\x1e.agentmem.v1.PullModelResponse\"\x06\xa2\xbb\x18\x02 \x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,46 +42,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELSERVICE'].methods_by_name['SearchModels']._serialized_options = b'\242\273\030\002 \001'
   _globals['_MODELSERVICE'].methods_by_name['PullModel']._loaded_options = None
   _globals['_MODELSERVICE'].methods_by_name['PullModel']._serialized_options = b'\242\273\030\002 \001'
-  _globals['_MODELSTATE']._serialized_start=2842
-  _globals['_MODELSTATE']._serialized_end=3010
+  _globals['_MODELSTATE']._serialized_start=2863
+  _globals['_MODELSTATE']._serialized_end=3031
   _globals['_MODEL']._serialized_start=125
-  _globals['_MODEL']._serialized_end=1184
-  _globals['_LOADPROGRESS']._serialized_start=1186
-  _globals['_LOADPROGRESS']._serialized_end=1290
-  _globals['_CALIBRATION']._serialized_start=1292
-  _globals['_CALIBRATION']._serialized_end=1371
-  _globals['_KVBITSMEASUREMENT']._serialized_start=1373
-  _globals['_KVBITSMEASUREMENT']._serialized_end=1498
-  _globals['_MODELMEMORY']._serialized_start=1501
-  _globals['_MODELMEMORY']._serialized_end=1739
-  _globals['_ATTENTIONPATH']._serialized_start=1741
-  _globals['_ATTENTIONPATH']._serialized_end=1823
-  _globals['_LISTMODELSREQUEST']._serialized_start=1825
-  _globals['_LISTMODELSREQUEST']._serialized_end=1902
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1904
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1985
-  _globals['_GETMODELREQUEST']._serialized_start=1987
-  _globals['_GETMODELREQUEST']._serialized_end=2022
-  _globals['_GETMODELRESPONSE']._serialized_start=2024
-  _globals['_GETMODELRESPONSE']._serialized_end=2077
-  _globals['_LOADMODELREQUEST']._serialized_start=2079
-  _globals['_LOADMODELREQUEST']._serialized_end=2115
-  _globals['_LOADMODELRESPONSE']._serialized_start=2117
-  _globals['_LOADMODELRESPONSE']._serialized_end=2204
-  _globals['_UNLOADMODELREQUEST']._serialized_start=2206
-  _globals['_UNLOADMODELREQUEST']._serialized_end=2244
-  _globals['_UNLOADMODELRESPONSE']._serialized_start=2246
-  _globals['_UNLOADMODELRESPONSE']._serialized_end=2288
-  _globals['_SEARCHMODELSREQUEST']._serialized_start=2290
-  _globals['_SEARCHMODELSREQUEST']._serialized_end=2356
-  _globals['_SEARCHMODELSRESPONSE']._serialized_start=2358
-  _globals['_SEARCHMODELSRESPONSE']._serialized_end=2419
-  _globals['_HUBMODEL']._serialized_start=2422
-  _globals['_HUBMODEL']._serialized_end=2700
-  _globals['_PULLMODELREQUEST']._serialized_start=2702
-  _globals['_PULLMODELREQUEST']._serialized_end=2738
-  _globals['_PULLMODELRESPONSE']._serialized_start=2740
-  _globals['_PULLMODELRESPONSE']._serialized_end=2839
-  _globals['_MODELSERVICE']._serialized_start=3013
-  _globals['_MODELSERVICE']._serialized_end=3534
+  _globals['_MODEL']._serialized_end=1205
+  _globals['_LOADPROGRESS']._serialized_start=1207
+  _globals['_LOADPROGRESS']._serialized_end=1311
+  _globals['_CALIBRATION']._serialized_start=1313
+  _globals['_CALIBRATION']._serialized_end=1392
+  _globals['_KVBITSMEASUREMENT']._serialized_start=1394
+  _globals['_KVBITSMEASUREMENT']._serialized_end=1519
+  _globals['_MODELMEMORY']._serialized_start=1522
+  _globals['_MODELMEMORY']._serialized_end=1760
+  _globals['_ATTENTIONPATH']._serialized_start=1762
+  _globals['_ATTENTIONPATH']._serialized_end=1844
+  _globals['_LISTMODELSREQUEST']._serialized_start=1846
+  _globals['_LISTMODELSREQUEST']._serialized_end=1923
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1925
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2006
+  _globals['_GETMODELREQUEST']._serialized_start=2008
+  _globals['_GETMODELREQUEST']._serialized_end=2043
+  _globals['_GETMODELRESPONSE']._serialized_start=2045
+  _globals['_GETMODELRESPONSE']._serialized_end=2098
+  _globals['_LOADMODELREQUEST']._serialized_start=2100
+  _globals['_LOADMODELREQUEST']._serialized_end=2136
+  _globals['_LOADMODELRESPONSE']._serialized_start=2138
+  _globals['_LOADMODELRESPONSE']._serialized_end=2225
+  _globals['_UNLOADMODELREQUEST']._serialized_start=2227
+  _globals['_UNLOADMODELREQUEST']._serialized_end=2265
+  _globals['_UNLOADMODELRESPONSE']._serialized_start=2267
+  _globals['_UNLOADMODELRESPONSE']._serialized_end=2309
+  _globals['_SEARCHMODELSREQUEST']._serialized_start=2311
+  _globals['_SEARCHMODELSREQUEST']._serialized_end=2377
+  _globals['_SEARCHMODELSRESPONSE']._serialized_start=2379
+  _globals['_SEARCHMODELSRESPONSE']._serialized_end=2440
+  _globals['_HUBMODEL']._serialized_start=2443
+  _globals['_HUBMODEL']._serialized_end=2721
+  _globals['_PULLMODELREQUEST']._serialized_start=2723
+  _globals['_PULLMODELREQUEST']._serialized_end=2759
+  _globals['_PULLMODELRESPONSE']._serialized_start=2761
+  _globals['_PULLMODELRESPONSE']._serialized_end=2860
+  _globals['_MODELSERVICE']._serialized_start=3034
+  _globals['_MODELSERVICE']._serialized_end=3555
 # @@protoc_insertion_point(module_scope)

@@ -101,6 +101,7 @@ class Model(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     DEVICE_FIELD_NUMBER: _builtins.int
     UNMEASURED_FIELD_NUMBER: _builtins.int
+    WIRED_BYTES_FIELD_NUMBER: _builtins.int
     model_id: _builtins.str
     """The name that requests use."""
     state: Global___ModelState.ValueType
@@ -169,6 +170,8 @@ class Model(_message.Message):
     """It serves before it is measured. Between turns it is, and is then loaded again, perhaps with other kv_bits, for which
     its agents' KV is computed again once.
     """
+    wired_bytes: _builtins.int
+    """Its part of the memory that macOS may keep resident for the loaded models (--wired); 0 without Metal."""
     @_builtins.property
     def attention_paths(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttentionPath]:
         """Attention paths that the self-test chose at load."""
@@ -242,10 +245,11 @@ class Model(_message.Message):
         progress: Global___LoadProgress | None = ...,
         device: _builtins.str = ...,
         unmeasured: _builtins.bool = ...,
+        wired_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calibration", b"calibration", "memory", b"memory", "progress", b"progress", "sampling", b"sampling", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "calibration", b"calibration", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bits_reason", b"kv_bits_reason", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "kv_scheme", b"kv_scheme", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "progress", b"progress", "recommended_kv_bits", b"recommended_kv_bits", "recurrent_layers", b"recurrent_layers", "sampling", b"sampling", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "state_bytes", b"state_bytes", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "unmeasured", b"unmeasured", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "architecture", b"architecture", "attention_paths", b"attention_paths", "calibration", b"calibration", "context_length", b"context_length", "device", b"device", "dtype", b"dtype", "error", b"error", "fingerprint", b"fingerprint", "full_layers", b"full_layers", "is_default", b"is_default", "k_head_dim", b"k_head_dim", "kv_bits", b"kv_bits", "kv_bits_measured", b"kv_bits_measured", "kv_bits_reason", b"kv_bits_reason", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_group_size", b"kv_group_size", "kv_heads", b"kv_heads", "kv_scheme", b"kv_scheme", "memory", b"memory", "model_id", b"model_id", "pinned", b"pinned", "progress", b"progress", "recommended_kv_bits", b"recommended_kv_bits", "recurrent_layers", b"recurrent_layers", "sampling", b"sampling", "sliding_layers", b"sliding_layers", "sliding_window", b"sliding_window", "source", b"source", "state", b"state", "state_bytes", b"state_bytes", "tokenizer_hash", b"tokenizer_hash", "tool_parser", b"tool_parser", "ttl", b"ttl", "unmeasured", b"unmeasured", "v_head_dim", b"v_head_dim", "vocab_size", b"vocab_size", "weight_bytes", b"weight_bytes", "wired_bytes", b"wired_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

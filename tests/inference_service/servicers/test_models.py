@@ -55,7 +55,8 @@ LOADED = SimpleNamespace(
     memory=SimpleNamespace(sizes=Sizes(Space(33, 9), 700)),
     sampling=Sampling(temperature=0.5),
 )
-LOADER = cast(Any, SimpleNamespace(limits=MemoryLimits(30000)))
+WIRING = SimpleNamespace(part=lambda model_id: 17000 if model_id == "tiny" else 0)
+LOADER = cast(Any, SimpleNamespace(limits=MemoryLimits(30000), wiring=WIRING))
 
 
 def models(*names: str, **options: Any) -> Models:
@@ -138,6 +139,7 @@ async def test_loaded_model_is_described() -> None:
         v_head_dim=128,
         kv_bytes_per_token=GEOMETRY.bytes_per_token,
         weight_bytes=12345,
+        wired_bytes=17000,
         vocab_size=300,
         tokenizer_hash=byte_level().hash,
         attention_paths=[path],

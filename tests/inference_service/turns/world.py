@@ -270,8 +270,11 @@ async def working(
     seed: int = 0,
     room_wait: float = 30,
     quantization: QuantizationSettings | None = None,
+    segment_blocks: int | None = None,
 ) -> AsyncIterator[Worker]:
-    """A worker with a pool of so many blocks, and of so many pieces, or as many as so many checkpoints take."""
+    """A worker with a pool of so many blocks, and of so many pieces, or as many as so many checkpoints take. Segments
+    have so many blocks of the arena; the pool's are a sixteenth.
+    """
     engine = EngineThread()
     engine.start()
     hashes = ContentHashes(tmp_path / "weights.json")
@@ -280,9 +283,10 @@ async def working(
     )
     hints = TurnHints()
     pieces = 0 if loaded.geometry.resumes_anywhere else max(pieces, checkpoints * loaded.geometry.checkpoint_pieces)
+    segments = segment_blocks, None
     model = replace(
         loaded,
-        arenas=await engine.call(lambda: KVStore(loaded.geometry, blocks, pieces, loaded.codecs)),
+        arenas=await engine.call(lambda: KVStore(loaded.geometry, blocks, pieces, loaded.codecs, segments)),
         memory=ModelMemory(loaded.geometry, Sizes(Space(blocks, pieces), 1 << 30), hints, arrays=True),
     )
     model.engine.store = model.arenas
