@@ -1,18 +1,14 @@
 """Host memory of this process, by the system and its cgroups. A look-up takes 0.1 ms."""
 
-import ctypes
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
 _OWN = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
-
-ON_MACOS: Final = bool(sys.platform == "darwin")
 
 
 class Limit(NamedTuple):
@@ -30,14 +26,6 @@ def available_bytes() -> int:
     """Never negative."""
     left = (each.limit_bytes - each.used_bytes for each in limits())
     return max(0, min([psutil.virtual_memory().available, *left]))
-
-
-def pressure_level(library: Any = None) -> int:
-    """Return macOS's level: 1 is normal, 2 a warning, 4 critical."""
-    level, size = ctypes.c_int(1), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
-    read = (library or ctypes.CDLL(None)).sysctlbyname
-    read(b"kern.memorystatus_vm_pressure_level", ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0))
-    return level.value
 
 
 def limits(own: Path = _OWN, root: Path = _ROOT) -> Iterator[Limit]:

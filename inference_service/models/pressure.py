@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -9,14 +10,19 @@ import mlx.core as mx
 
 from agentmem.errors import Unavailable
 from agentmem.process import logs
-from inference_service.engine.host_memory import pressure_level
+from agentmem.process.macos import sysctl_int
 from inference_service.engine.thread import EngineThread
 from inference_service.models.loaded import LoadedModel
 from inference_service.pool.growing import Pressure
 
 log = logging.getLogger(__name__)
 
+ON_MACOS = bool(sys.platform == "darwin")
 _LOOK_SECONDS = 1.0
+
+
+def pressure_level() -> int:
+    return sysctl_int("kern.memorystatus_vm_pressure_level") or Pressure.NORMAL
 
 
 class PressureWatch:

@@ -25,14 +25,13 @@ from agentmem.process.models import RegisteredModel
 from agentmem.process.shielding import run_shielded
 from inference_service import heap
 from inference_service.engine.headroom import Headroom
-from inference_service.engine.host_memory import ON_MACOS
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.thread import EngineThread, Task
 from inference_service.models.fitting import Resident, make_room
 from inference_service.models.loaded import LoadedModel
 from inference_service.models.loading import Loader
 from inference_service.models.measuring import Measuring
-from inference_service.models.pressure import PressureWatch
+from inference_service.models.pressure import ON_MACOS, PressureWatch
 from inference_service.models.slots import ModelSlot, State
 from inference_service.pool.growing import PoolGrowth
 from inference_service.pool.kv import Closed

@@ -14,7 +14,7 @@ _GATEKEEPER: Final = re.compile(r"disallowed by system policy|not valid for use 
 
 
 def sysctl_int(name: str) -> int | None:
-    """Return one of the kernel's integers; None where there is none of the name, as on other systems."""
+    """Return one of the kernel's integers; None elsewhere."""
     if sys.platform != "darwin":
         return None
     value = ctypes.c_int64(0)  # the kernel's are of 4 or 8 bytes, little-endian

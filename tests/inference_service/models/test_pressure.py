@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from inference_service.engine import host_memory
 from inference_service.models import pressure, swapping
 from inference_service.models.serving import Models
 from inference_service.pool.growing import Pressure
@@ -46,7 +45,7 @@ async def test_elsewhere_nobody_looks(directories: dict[str, str], data: Path, m
     async def watch(itself: Any) -> None:
         watches.append(itself)
 
-    assert not host_memory.ON_MACOS
+    assert not pressure.ON_MACOS
     monkeypatch.setattr(pressure.PressureWatch, "watch", watch)
     async with serving({"a": directories["a"]}, data) as world:
         await world.once("a")

@@ -1,7 +1,6 @@
 """The system's memory pressure as macOS says it, by a fake of sysctl, over the real engine and pool."""
 
 import asyncio
-import ctypes
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,8 +14,8 @@ import pytest
 
 from agentmem.v1 import types_pb2
 from agentmem.validation import AgentKey
-from inference_service.engine.host_memory import pressure_level
-from inference_service.models.pressure import PressureWatch
+from inference_service.models import pressure
+from inference_service.models.pressure import PressureWatch, pressure_level
 from inference_service.models.swapping import Swapper
 from inference_service.pool import admission, growing
 from inference_service.pool.admission import MemoryRequest
@@ -24,33 +23,23 @@ from inference_service.pool.growing import Pressure
 from tests.inference_service.loop import settle
 from tests.inference_service.turns.world import TOLERANCE, Answer, Worker, answer, difference, prompt, working
 
-_SYSCTL = ctypes.CFUNCTYPE(
-    *(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_size_t)),
-    *(ctypes.c_void_p, ctypes.c_size_t),
-)
-
 
 class Kernel:
-    """A libc whose sysctlbyname is called through C, as the real one's."""
+    """Answers of sysctl; 0 is a failure."""
 
     def __init__(self) -> None:
-        self.level, self.asked = 1, list[bytes]()
-        self.sysctlbyname = _SYSCTL(self._sysctl)
+        self.level, self.asked = 1, list[str]()
 
-    def _sysctl(self, name: bytes, old: Any, size: Any, new: int | None, new_size: int) -> int:
-        assert (size[0], new, new_size) == (4, None, 0)
+    def sysctl_int(self, name: str) -> int | None:
         self.asked.append(name)
-        if not self.level:
-            return -1
-        old[0] = self.level
-        return 0
+        return self.level or None
 
 
 @asynccontextmanager
 async def watched(llama: Path, tmp_path: Path) -> AsyncIterator[tuple[Worker, PressureWatch, Kernel]]:
     kernel = Kernel()
     async with working(llama, tmp_path, blocks=16, segment_blocks=1) as worker:
-        watch = PressureWatch(worker.engine, lambda: [worker.model], partial(pressure_level, kernel))
+        watch = PressureWatch(worker.engine, lambda: [worker.model], lambda: kernel.level)
         memory = worker.model.memory.admission
         swapper = cast(Any, SimpleNamespace(_engine=worker.engine))
         memory.growth.closed = partial(Swapper._give_back, swapper, worker.model.arenas, memory.growth)
@@ -68,13 +57,14 @@ def tiers(found: Answer) -> set["types_pb2.Tier.ValueType"]:
     return {each.tier for each in found.started.cache.cached if each.tokens}
 
 
-def test_level_is_what_the_kernel_says() -> None:
+def test_level_is_what_the_kernel_says(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel()
+    monkeypatch.setattr(pressure, "sysctl_int", kernel.sysctl_int)
     for kernel.level in (1, 2, 4):
-        assert pressure_level(kernel) == kernel.level
-    kernel.level = 0  # the look-up fails
-    assert pressure_level(kernel) == 1
-    assert set(kernel.asked) == {b"kern.memorystatus_vm_pressure_level"}
+        assert pressure_level() == kernel.level
+    kernel.level = 0
+    assert pressure_level() == 1
+    assert set(kernel.asked) == {"kern.memorystatus_vm_pressure_level"}
 
 
 async def test_cache_of_mlx_is_cleared_when_pressure_comes_and_between_turns(llama: Path, tmp_path: Path) -> None:
