@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.client import Client
+from gateway.cli.bench.completions import Client
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 DONE = "[DONE]"
