@@ -15,18 +15,27 @@ _TAIL_LINES: Final = 5
 _LEFT_SECONDS: Final = 20.0
 """For services whose supervisor was killed; they end by themselves."""
 
+_KILLED_SECONDS: Final = 10.0
+"""For what the system still holds in a call."""
+
 
 class Failed(Exception):
     """Says why a part has no result."""
 
 
 class Child:
-    """Ends also with this process, however that ends; at the latest `patience` seconds after `end`."""
+    """Ends also with this process, however that ends; at the latest `patience` seconds after `end`.
+
+    Its temporary files, among them what MLX compiles, are beside its log.
+    """
 
     def __init__(self, words: Sequence[str], patience: float, log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
         self._ending, self._lock = ExitStack(), threading.Lock()
-        self._process = self._ending.enter_context(bound(words, patience, log, environment))
+        (temporary := log.with_suffix(".tmp")).mkdir(exist_ok=True)
+        self._process = self._ending.enter_context(
+            bound(words, patience, log, {**environment, "TMPDIR": str(temporary)})
+        )
 
     @property
     def runs(self) -> bool:
@@ -47,6 +56,8 @@ class Child:
             with suppress(psutil.NoSuchProcess):
                 below = psutil.Process(self._process.pid).children(recursive=True)
             self._ending.close()
-            for process in psutil.wait_procs(below, _LEFT_SECONDS)[1]:
+            left = psutil.wait_procs(below, _LEFT_SECONDS)[1]
+            for process in left:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
+            psutil.wait_procs(left, _KILLED_SECONDS)

@@ -12,10 +12,12 @@ from gateway.cli.bench.machine.plan import LENGTHS, OURS, THEIRS
 
 _TRACKERS: Final = ("issues", "bug tracker", "tracker", "bugs")
 _FP16_BYTES: Final = 2
+_BUSY: Final = 0.5
+"""Load of each core."""
+
 _LOG_LINES: Final = 5
 _SHOWN: Final = ("backend", "matrix products", "disk speed", "file system", "BLAS")
 """Findings of `agentmem doctor` that are shown if they are well, too."""
-
 
 _GOOD_SHARE: Final = 0.9
 """Share of a next turn's prompt that memory has; the rest is the turn's own text."""
@@ -33,7 +35,7 @@ def head(text: str) -> str:
 
 def _title(found: Found) -> Iterator[str]:
     machine, versions, model = found["machine"], found["versions"], found["model"]
-    yield f"# Agentmem on {machine['chip']}"
+    yield f"# Agentmem on {machine['chip']}, {binary_size(machine['memory_bytes'])}"
     yield ""
     packages = ", ".join(f"{name} {versions[name]}" for name in ("mlx", "mlx-lm") if name in versions)
     yield f"Agentmem {versions['agentmem']}, {packages}, Python {versions['python']}; {found['date']}."
@@ -43,6 +45,9 @@ def _title(found: Found) -> Iterator[str]:
         about += [f"weights {byte_size(model['weight_bytes'])}", f"KV in {model['kv_bits']} bits"]
         about += [f"context {model['context_length']:,}"]
     yield f"Model: {', '.join((model['name'], *about))}."
+    if machine.get("load_before", 0) > machine.get("cores", 1) * _BUSY:
+        yield ""
+        yield f"**Other programs computed when this began (load {machine['load_before']:.1f}): its figures vary.**"
     if model.get("is_demo"):
         yield ""
         yield (
@@ -87,8 +92,8 @@ def _machine(found: Found) -> Iterator[str]:
 
 
 def _shown(name: str, value: Any) -> str:
-    if name.endswith("_bytes"):
-        return byte_size(value)
+    if name == "memory_bytes":
+        return binary_size(value)
     return f"{value:.1f}" if isinstance(value, float) else f"{value}"
 
 
@@ -100,12 +105,15 @@ def _starts(found: Found) -> Iterator[str]:
                 if part:
                     times = (f"{part[each]:.1f} s" for each in ("ready", "first_answer"))
                     rows.append((f"{server}, {name}", *times, _stages(part)))
-    for part in parts_of(found, "model", OURS):
-        rows.append(("new model, until it is measured", f"{part.get('seconds', 0):.1f} s", "", _stages(part)))
+    for part in (each for each in parts_of(found, "model", OURS) if each.get("stages")):
+        rows.append(("new model, until it is measured", f"{part['seconds']:.1f} s", "", _stages(part)))
     yield from table(("", "ready", "first answer", "of it"), rows)
 
 
-_STAGES: Final = {"process": "its processes", LoadStage.FETCH.value: "opening its files"}
+_STAGES: Final = {
+    **{"process": "its processes", "loaded": "the gateway", "serving": "serving"},
+    LoadStage.FETCH.value: "opening its files",
+}
 
 
 def _stages(part: Found) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-_PATH: Final = re.compile(r"(?<![\w:/.~<>])/(?:[^\s/'\"`:,;()\[\]]+/)+")
+_PATH: Final = re.compile(r"(?<![\w/.~<>])/(?!/)(?:[^\s/'\"`:,;()\[\]]+/)+")
 """An absolute path up to its last part; no URL, and no hub id."""
 
 

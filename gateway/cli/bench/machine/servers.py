@@ -39,7 +39,10 @@ _PATIENCE: Final = _GRACE_SECONDS + layout.END_SECONDS
 _PROBE_SECONDS, _INTERVAL, _SETTLED_INTERVAL = 2.0, 0.1, 0.5
 _ANSWER_SECONDS: Final = 600.0
 _HIDDEN: Final = ("source", "adapter", "calibration", "error", "tokenizer_hash", "fingerprint")
-_OURS: Final = "AGENTMEM_"
+_OURS, _WORKER = "AGENTMEM_", "AGENTMEM_WORKER_"
+_PLACES: Final = frozenset({"ADAPTER", "DATA", "LISTEN", "METRICS", "MODEL", "MODELS", "OTLP", "RUN_DIR", "STORE"})
+"""Settings of the worker that lead to something of the user's."""
+
 _WITHOUT_THINKING: Final = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
@@ -239,11 +242,11 @@ def version() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's variables without the user's settings of Agentmem, but for the worker's."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(_OURS)} | worker_variables()
+    """Return this process's variables without the user's settings of Agentmem, but for how the worker computes."""
+    theirs = (_OURS, "OTEL_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(theirs)} | worker_variables()
 
 
 def worker_variables() -> dict[str, str]:
-    kept = (OFFLINE, f"{_OURS}WORKER_")
-    unwanted = (f"{_OURS}WORKER_OTLP", f"{_OURS}WORKER_LISTEN")
-    return {name: value for name, value in os.environ.items() if name.startswith(kept) and name not in unwanted}
+    kept = {name: value for name, value in os.environ.items() if name.startswith(_WORKER) or name == OFFLINE}
+    return {name: value for name, value in kept.items() if name.removeprefix(_WORKER) not in _PLACES}
