@@ -53,11 +53,11 @@ class Child:
         """Return when no process is left. Any thread, and more than once."""
         with self._lock:
             below: list[psutil.Process] = []
-            with suppress(psutil.NoSuchProcess):
+            with suppress(psutil.Error):
                 below = psutil.Process(self._process.pid).children(recursive=True)
             self._ending.close()
             left = psutil.wait_procs(below, _LEFT_SECONDS)[1]
             for process in left:
-                with suppress(psutil.NoSuchProcess):
+                with suppress(psutil.Error):
                     process.kill()
             psutil.wait_procs(left, _KILLED_SECONDS)

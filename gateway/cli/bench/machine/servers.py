@@ -49,9 +49,9 @@ _WITHOUT_THINKING: Final = {"chat_template_kwargs": {"enable_thinking": False}}
 class Stages:
     """Seconds by what a start was doing."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, stage: str = "process") -> None:
         self.seconds: dict[str, float] = {}
-        self._stage, self._since = "process", now
+        self._stage, self._since = stage, now
 
     def at(self, stage: str, now: float) -> None:
         self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
@@ -148,7 +148,7 @@ class Agentmem(Server):
     async def settle(self, tell: Tell, seconds: float) -> dict[str, Any]:
         """Wait until a new model is measured, at most so long; before, it is slower, and its KV does not stay."""
         began = time.monotonic()
-        stages = Stages(began)
+        stages = Stages(began, "serving")
         async with self.asked() as agentmem:
             while True:
                 self.model = found = (await agentmem.models.get(self.subject.name)).raw
