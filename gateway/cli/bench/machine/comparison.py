@@ -35,7 +35,10 @@ def compared(found: Found) -> Iterator[str]:
         )
     yield ""
     yield "Median (range, where there are several samples). A next turn has some 30 new tokens. mlx-lm keeps what it"
-    yield "computed in memory only: it has nothing on disk, and computes an agent again after a start."
+    yield "computed in memory only: it has nothing on disk, and computes an agent again after a start. Agentmem guesses"
+    yield "tokens from its context, which helps where answers repeat themselves."
+    for weights in [part["weights"] for part in parts_of(found, "start", THEIRS) if "weights" in part][:1]:
+        yield f"Its weights are {weights}."
 
 
 def _rows(found: Found) -> Iterator[Row]:

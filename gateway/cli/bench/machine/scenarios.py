@@ -209,18 +209,20 @@ async def work(server: Server, known: Known, share: float) -> dict[str, Any]:
 
 
 async def paced(server: Server, known: Known, share: float) -> dict[str, Any]:
-    """Measure one agent's turns without a pause and after pauses, in which a device may clock down."""
-    tokens = known.answer or answer_tokens(known.paces[server.name], share)
-    cost = PACED_TURNS * (PAUSE_SECONDS + 2 * tokens / known.paces[server.name].answer)
+    """Measure turns without a pause and after pauses, in which a device may clock down. Each is another agent's, since
+    who goes on repeats itself, and is then guessed.
+    """
+    pace = known.paces[server.name]
+    tokens = known.answer or answer_tokens(pace, share)
+    cost = PACED_TURNS * (PAUSE_SECONDS + 2 * pace.answers_seconds(1, tokens))
     if cost > _TOLERANCE * share:
         raise Skipped(too_long(cost, _TOLERANCE * share))
-    chat, found = known.chat(server), dict[str, Any](pause_seconds=PAUSE_SECONDS, tokens=tokens)
-    await chat.say(CONTEXT, FIRST)
+    found = dict[str, Any](pause_seconds=PAUSE_SECONDS, tokens=tokens)
     for name, pause in (("back_to_back", 0.0), ("paced", PAUSE_SECONDS)):
         turns = []
         for number in range(PACED_TURNS):
             known.tell(f"turns {f'{pause:g} s apart' if pause else 'without a pause'}, {number + 1} of {PACED_TURNS}")
             await asyncio.sleep(pause)
-            turns.append(await chat.say(NEW, tokens))
+            turns.append(await known.chat(server).say(CONTEXT, tokens))
         found[name] = {"tokens_per_second": [speed([turn]) for turn in turns], "first": [turn.first for turn in turns]}
     return found

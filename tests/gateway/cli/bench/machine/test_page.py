@@ -55,7 +55,7 @@ def of_server(server: str, number: int, times: float, warm: float | None) -> lis
     ours = warm is not None
     start: dict[str, Any] = {"ready": 2.0 * times, "first_answer": 3.0 * times, "of_it_the_turn": 0.3 * times}
     start |= {"prompt": 4200} if number == 2 else {}
-    start |= {"stages": {"process": 1.0, "read": 0.5}} if ours else {}
+    start |= {"stages": {"process": 1.0, "read": 0.5}} if ours else {"weights": "a copy"}
     paced = {"tokens_per_second": [30.0 / times, None], "first": [0.1]}
     parts = {
         "start": start,
@@ -108,6 +108,7 @@ def test_both_servers_beside_each_other() -> None:
         "| tokens/s, 8 agents at once | 160 (160–160) | 80.0 (80.0–80.0) | 2x |",
         "| turns 10 s apart: tokens/s, 3 turns | 30.0 | 15.0 | 2x |",
         "| memory | 64 GiB |",
+        "Its weights are a copy.",
         "| load before | 1.2 |",
         "| most memory wired | 5.0 GB |",
         "| swap used, at first and at most | 1.0 MB, 2.0 MB |",
