@@ -20,6 +20,8 @@ import pytest
 from gateway.cli.bench.machine.plan import steps
 from tests.gateway.running import eventually
 
+pytestmark = pytest.mark.timeout(600)
+
 COMMAND = (sys.executable, "-m", "gateway.cli.main", "bench", "machine", "--model", "demo")
 DIES = """
 import os, sys
@@ -43,7 +45,7 @@ class Run:
 
     async def ended(self, status: int) -> str:
         """Return what it wrote to standard output."""
-        out, err = await asyncio.wait_for(self.process.communicate(), 240)
+        out, err = await asyncio.wait_for(self.process.communicate(), 500)
         assert self.process.returncode == status, self.said + err.decode()
         await eventually(lambda: not self.left(), within=60)
         assert [*(self._folder / "tmp").iterdir()] == [], "its folder is deleted"
@@ -102,7 +104,7 @@ async def runs() -> AsyncIterator[list[Run]]:
 
 @pytest.mark.slow
 async def test_every_part_is_in_the_page_and_the_json(folder: Path, runs: list[Run]) -> None:
-    runs.append(run := await started(folder, 1.5))
+    runs.append(run := await started(folder, 0.5))
     out = await run.ended(0)
     found, page = run.files()
     assert [(each["part"], each["server"], each["round"]) for each in found["parts"]] == [step[:3] for step in steps()]

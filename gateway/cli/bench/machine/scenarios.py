@@ -34,6 +34,9 @@ from gateway.cli.bench.measuring import WORDS, evicted
 
 _PROBES: Final = (64, 256)
 _PROBE_ANSWER: Final = 16
+_LEAST_SECONDS: Final = 120.0
+"""A server's first figure of a kind may take so long, whatever its share is: a page without any says nothing."""
+
 _TOLERANCE: Final = 3.0
 """How many shares of the time a server may take for what the other did in one."""
 
@@ -121,13 +124,14 @@ async def first_tokens(server: Server, known: Known, share: float) -> dict[str, 
     ends, pace, found = time.monotonic() + share, known.paces[server.name], dict[str, Any]()
     for length in LENGTHS:
         left, cost = ends - time.monotonic(), pace.first_seconds(length)
+        left = left if server.name in known.kept else max(left, _LEAST_SECONDS)
         if length + 8 * (NEW + FIRST) > known.context:
             found[str(length)] = {"skipped": f"the context has {known.context:,} tokens"}
         elif cost > left:
             found[str(length)] = {"skipped": too_long(cost, left)}
         else:
             found[str(length)] = {"samples": [], "notes": []}
-            count = samples(cost, left)
+            count = samples(cost, ends - time.monotonic())
             for number in range(count):
                 known.tell(f"{length:,} tokens, {number + 1} of {count}")
                 await _first_tokens_of(server, known, length, found[str(length)])
@@ -165,6 +169,7 @@ async def answers(server: Server, known: Known, share: float) -> dict[str, Any]:
     known.answer = known.answer or answer_tokens(pace, share)
     for agents in TOGETHER:
         cost, left = pace.answers_seconds(agents, known.answer), _TOLERANCE * (ends - time.monotonic())
+        left = left if pace.together else max(left, _LEAST_SECONDS)
         if cost > left:
             found[str(agents)] = {"skipped": too_long(cost, left)}
             continue

@@ -93,14 +93,24 @@ async def test_first_tokens_of_the_lengths_that_fit(server: Scripted, known: Kno
 
 
 async def test_lengths_that_take_too_long_are_left_out(server: Scripted, known: Known) -> None:
-    known.paces[THEIRS] = Pace(prompt=20, answer=1)
+    known.paces[THEIRS] = Pace(prompt=10, answer=0.1)
     found = await first_tokens(server, known, 10)
-    assert found["1024"] == {"skipped": "would take about 68 s, of which 10 s are left"}
-    assert found["4096"]["skipped"].startswith("would take about 4 min") and server.asked == []
+    assert found["1024"] == {"skipped": "would take about 2 min, of which 2 min are left"}
+    assert found["4096"]["skipped"].startswith("would take about 9 min")
+    assert "skipped" in (await answers(server, known, 10))["1"] and server.asked == []
     with pytest.raises(Skipped, match="too slow for several agents"):
         await work(server, known, 10)
     with pytest.raises(Skipped, match="would take about"):
         await paced(server, known, 5)
+
+
+async def test_a_servers_first_figures_are_measured_in_any_case(server: Scripted, known: Known) -> None:
+    known.paces[THEIRS] = Pace(prompt=20, answer=1)
+    first = await first_tokens(server, known, 0)
+    assert len(first["1024"]["samples"]) == 1 and "skipped" in first["4096"]
+    assert (await answers(server, known, 0))["1"]["tokens"] == 16
+    again = [await first_tokens(server, known, 0), await answers(server, known, 0)]
+    assert all("skipped" in each for found in again for each in found.values())
 
 
 async def test_answers_and_work_are_as_long_for_both_servers(server: Scripted, known: Known) -> None:
