@@ -16,9 +16,9 @@ from benchmarks import children, intervals, options, results
 from benchmarks.children import Child
 from benchmarks.live import LiveStack, running
 from benchmarks.models import model_directory, model_name
-from benchmarks.peers.client import Answer, Client
 from benchmarks.peers.servers import end_tokens
 from benchmarks.tables import Table, interval, milliseconds, spread
+from gateway.cli.bench.completions import Answer, Client
 
 WITHOUT, WITH = "without the page", "with the page"
 STORED = "stored {}"

@@ -22,12 +22,12 @@ from typing import Any, TypeAlias
 from benchmarks import options, random_models, results
 from benchmarks.live import scratch
 from benchmarks.models import REAL, Weights, weights
-from benchmarks.peers.client import Answer
 from benchmarks.peers.scenarios import Chat, TurnSizes
 from benchmarks.peers.servers import Agentmem, MlxLm, Room, Server
 from benchmarks.prompts import Prompts
 from benchmarks.random_models import GEOMETRIES
 from benchmarks.tables import Table
+from gateway.cli.bench.completions import Answer
 
 SERVERS = {kind.name: kind for kind in (Agentmem, MlxLm)}
 WAYS = ("hot", "warm")

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.peers.client import Answer, Message
 from benchmarks.peers.servers import Server
 from benchmarks.prompts import Prompts
+from gateway.cli.bench.completions import Answer, Message
 
 SPEED = "tokens/s"
 PAUSE_SECONDS = 0.3

@@ -25,7 +25,7 @@ from agentmem.distribution import version
 from agentmem.kv.blockfile import BLOCK_TOKENS
 from benchmarks import live, ports
 from benchmarks.models import Weights, kv_elements
-from benchmarks.peers.client import Client
+from gateway.cli.bench.completions import Client
 from gateway.cli.up.openblas import preload_here
 
 _POLL_SECONDS = 0.02

@@ -85,7 +85,7 @@ async def test_fault_memory_that_was_not_evicted_is_no_warm_turn(
     async def kept(agent: AsyncAgent) -> int:
         return (await agent.info()).tokens
 
-    monkeypatch.setattr(measuring, "_evicted", kept)
+    monkeypatch.setattr(measuring, "evicted", kept)
     with pytest.raises(FailedPrecondition, match="a warm turn took its memory from hot"):
         await measure(client, "tiny", lambda _: None)
 

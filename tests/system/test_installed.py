@@ -38,6 +38,7 @@ SERVERS = (
     ("agentmem-gateway",),
     ("agentmem", "up"),
     ("agentmem", "doctor"),
+    ("agentmem", "bench", "machine"),
     ("agentmem", "keys", "list"),
     ("agentmem", "store", "check"),
     ("agentmem", "cluster", "check"),

@@ -1,7 +1,5 @@
 """`agentmem bench`."""
 
-from typing import Any
-
 import click
 from rich.text import Text
 
@@ -11,7 +9,7 @@ from agentmem.words import printable
 from gateway.cli.bench.measuring import measure
 from gateway.cli.bench.report import figures, markdown
 from gateway.cli.client import Client, client_options
-from gateway.cli.groups import program
+from gateway.cli.groups import Lazy, program
 from gateway.cli.serving import serving
 
 _NAMED = program(
@@ -20,23 +18,36 @@ _NAMED = program(
     "benchmarks",
     needs=("benchmarks.__main__",),
     missing="benchmarks with a name come with a checkout of Agentmem: clone it, and run `make setup`; "
-    "`agentmem bench` alone measures this machine",
+    "`agentmem bench` alone measures this machine, and `agentmem bench machine` more of it",
 )
 
 
-class _Bench(click.Command):
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        if args and not args[0].startswith("-"):
-            return _NAMED.make_context(info_name, args, parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
+class _Bench(click.Group):
+    """Runs itself without a command, and a checkout's benchmark for a name that is no command of its own."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self.commands:
+            return super().resolve_command(ctx, args)
+        return "", _NAMED, args
 
 
-@click.command(cls=_Bench)
+@click.group(
+    cls=_Bench,
+    invoke_without_command=True,
+    commands=[
+        Lazy(
+            "machine",
+            "gateway.cli.bench.machine.command:machine",
+            "Measure this machine beside mlx-lm, in ten minutes.",
+        )
+    ],
+)
 @click.option("--model", default="", help="The model's name, as for `agentmem chat`; without it the default model.")
 @client_options
-def bench(client: Client, model: str) -> None:
+@click.pass_context
+def bench(ctx: click.Context, client: Client, model: str) -> None:
     """Measure this machine and a model, in about a minute, and print a table in Markdown.
 
     TTFT of agents of some thousand tokens, cold, warm and hot, and the tokens/s of one agent and of four at once. If
@@ -45,6 +56,8 @@ def bench(client: Client, model: str) -> None:
 
     In a checkout `agentmem bench NAME` runs a benchmark of the repository, and `agentmem bench list` names them.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     with serving(client, model, keep=False) as (reached, name, _):
         with console(stderr=True).status("") as shown:
 

@@ -24,7 +24,10 @@ _SHORTEST, _LONGEST = 8, 128
 """Tokens of an answer."""
 _DELETE_AFTER: Final = 3600
 _WRITTEN_SECONDS, _WRITTEN_INTERVAL, _SETTLED_INTERVAL = 30.0, 0.2, 0.5
-_WORDS: Final = "the boat is green and key in cellar by sea who told you that remember colour of house red nobody knows"
+WORDS: Final = (
+    *("the", "boat", "is", "green", "and", "key", "in", "cellar", "by", "sea", "who", "told", "you", "that"),
+    *("remember", "colour", "of", "house", "red", "nobody", "knows"),
+)
 _TIERS: Final = {"cold": set[str](), "warm": {"warm"}, "hot": {"hot"}}
 
 
@@ -112,7 +115,7 @@ async def _first_tokens(agents: "_Agents", plan: Plan, measured: Measured) -> As
     agent = await agents.new()
     for temperature, tiers in _TIERS.items():
         if temperature == "warm":
-            measured.tokens = await _evicted(agent)
+            measured.tokens = await evicted(agent)
         turn = await agents.take(agent, plan.words if temperature == "cold" else _NEW_WORDS, 1)
         if (found := turn.answer.memory.tiers.keys()) != tiers:
             raise FailedPrecondition(
@@ -123,7 +126,7 @@ async def _first_tokens(agents: "_Agents", plan: Plan, measured: Measured) -> As
     return agent
 
 
-async def _evicted(agent: AsyncAgent) -> int:
+async def evicted(agent: AsyncAgent) -> int:
     """Evict the agent from memory once it is on disk; return its tokens."""
     try:
         async with asyncio.timeout(_WRITTEN_SECONDS):
@@ -164,7 +167,7 @@ class _Agents:
 
     async def take(self, agent: AsyncAgent, words: int, max_tokens: int) -> Turn:
         """Take a turn with new text."""
-        text = " ".join(self._random.choices(_WORDS.split(), k=words))
+        text = " ".join(self._random.choices(WORDS, k=words))
         began, first = time.monotonic(), 0.0
         async with agent.stream(text, max_tokens=max_tokens, temperature=0, ignore_eos=True) as stream:
             async for event in stream.events():

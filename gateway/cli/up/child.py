@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 
 @contextmanager
-def bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[subprocess.Popen[bytes]]:
+def bound(
+    words: Sequence[str], patience: float, log: Path | None, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module as a child that ends with this process or the block, at the latest after `patience` seconds.
 
     It writes to `log`, or to standard error, and gets the terminal's Ctrl-C, too.
@@ -24,6 +26,7 @@ def bound(words: Sequence[str], patience: float, log: Path | None) -> Iterator[s
                 stdout=out or sys.stderr,
                 stderr=subprocess.STDOUT,
                 pass_fds=(lifeline,),
+                env=environment,
                 process_group=0 if out else None,
             )
         try:

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from gateway.cli.agents import agents
+from gateway.cli.bench.command import bench
 from gateway.cli.groups import Lazy, program
 from gateway.cli.main import main
 from gateway.cli.models import models
@@ -48,7 +49,7 @@ def test_status_and_words_are_the_stores(tmp_path: Path) -> None:
     assert told.returncode == 2 and "no store.db" in told.stderr and told.stdout == ""
 
 
-@pytest.mark.parametrize("group", [main, agents, models])
+@pytest.mark.parametrize("group", [main, agents, models, bench])
 def test_all_commands_can_be_had(group: click.Group) -> None:
     for command in group.commands.values():
         assert isinstance(command.load() if isinstance(command, Lazy) else command, click.Command)

@@ -5,11 +5,11 @@ Greedy; tokens that end a turn are never chosen, by `logit_bias`.
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import httpx2
 
 Message = dict[str, str]
 PATIENCE_SECONDS = 120.0
@@ -20,7 +20,7 @@ _DONE = "[DONE]"
 @dataclass
 class Answer:
     """`first` and `seconds` are from `sent`, the beginning of the connection; `arrivals` of each text. `cached` are
-    tokens of the prompt that the server reused, None where it does not say."""
+    tokens of the prompt that the server reused, None where it does not say; `tiers` where Agentmem had them."""
 
     status: int = 0
     text: str = ""
@@ -33,11 +33,12 @@ class Answer:
     prompt: int = 0
     generated: int = 0
     cached: int | None = None
+    tiers: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
 
     def problem(self, max_tokens: int) -> str:
         """Return what is wrong with an answer that should have so many tokens, or ""."""
-        if self.error or self.status != httpx.codes.OK:
+        if self.error or self.status != httpx2.codes.OK:
             return self.error or f"HTTP {self.status}"
         if not self.text.strip():
             return "no text"
@@ -54,22 +55,26 @@ class Answer:
 
 
 class Client:
-    def __init__(self, url: str, model: str, ends: Sequence[int]) -> None:
-        self._model = model
+    def __init__(
+        self, url: str, model: str, ends: Sequence[int], patience: float = PATIENCE_SECONDS, **more: Any
+    ) -> None:
+        """`more`: further fields of each request."""
+        self._model, self._more = model, more
         self._bias = {str(token): _NEVER for token in ends}
         # mlx_lm.server closes each connection.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS, limits=limits, trust_env=False)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+        self._http = httpx2.AsyncClient(base_url=url, timeout=patience, limits=limits, trust_env=False)
 
     async def ask(self, messages: Sequence[Message], max_tokens: int, *, agent: str = "") -> Answer:
         body = {
             **{"model": self._model, "messages": messages, "max_tokens": max_tokens, "temperature": 0},
             **{"logit_bias": self._bias, "stream": True, "stream_options": {"include_usage": True}},
+            **self._more,
         }
         answer = Answer(sent=time.monotonic())
         try:
             await self._read(body, answer, {"X-Agent-ID": agent} if agent else {})
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        except (httpx2.HTTPError, ValueError, KeyError, TypeError) as error:
             answer.error = f"{type(error).__name__}: {error}"[:200]
         answer.seconds = time.monotonic() - answer.sent
         answer.first = answer.arrivals[0] - answer.sent if answer.arrivals else answer.seconds
@@ -90,7 +95,7 @@ class Client:
         where, extensions = "/v1/chat/completions", {"trace": seen}
         async with self._http.stream("POST", where, json=body, headers=headers, extensions=extensions) as response:
             answer.status = response.status_code
-            if answer.status != httpx.codes.OK:
+            if answer.status != httpx2.codes.OK:
                 told = (await response.aread()).decode(errors="replace")
                 answer.error = f"HTTP {answer.status}: {told}"[:200]
                 return
@@ -108,10 +113,13 @@ def _hear(answer: Answer, data: str) -> None:
         answer.error = str(chunk["error"])[:200]
         return
     for choice in chunk.get("choices") or ():
-        if text := (choice.get("delta") or {}).get("content"):
+        delta = choice.get("delta") or {}
+        if any(delta.get(name) for name in ("content", "reasoning", "reasoning_content")):
             answer.arrivals.append(time.monotonic())
-            answer.text += text
+            answer.text += delta.get("content") or ""
         answer.finish = choice.get("finish_reason") or answer.finish
+    if report := chunk.get("agentmem"):
+        answer.tiers = report["cached"]
     if usage := chunk.get("usage"):
         answer.prompt, answer.generated = usage["prompt_tokens"], usage["completion_tokens"]
         answer.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.client import Client
+from gateway.cli.bench.completions import Client
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 DONE = "[DONE]"
@@ -35,9 +35,9 @@ class Scripted:
         self.asked: list[dict[str, Any]] = []
 
     @asynccontextmanager
-    async def client(self) -> AsyncIterator[Client]:
+    async def client(self, **more: Any) -> AsyncIterator[Client]:
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "a model", [0, 2])
+        client = Client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "a model", [0, 2], **more)
         try:
             yield client
         finally:
@@ -70,6 +70,16 @@ async def test_a_whole_answer() -> None:
     assert asked["messages"] == MESSAGES
     assert (asked["model"], asked["max_tokens"], asked["temperature"]) == ("a model", 2, 0)
     assert asked["logit_bias"] == {"0": -100, "2": -100}
+
+
+async def test_thoughts_arrive_too_and_tiers_are_those_of_agentmem() -> None:
+    thoughts = [{"choices": [{"delta": {name: "hm"}}]} for name in ("reasoning", "reasoning_content")]
+    ended = {**piece(finish="length"), "agentmem": {"cached": {"warm": 7}}}
+    scripted = Scripted([*thoughts, piece("a"), ended, usage(3), DONE])
+    async with scripted.client(top_k=1) as client:
+        answer = await client.ask(MESSAGES, 3)
+    assert (answer.text, len(answer.arrivals), answer.tiers) == ("a", 3, {"warm": 7})
+    assert scripted.asked[0]["top_k"] == 1
 
 
 @pytest.mark.parametrize(
