@@ -65,8 +65,8 @@ class PromptEngine(ABC):
     _to_clear: bool = field(default=False, init=False)
     _computed_much: bool = field(default=False, init=False)
     _tokens_per_second: float = field(default=0.0, init=False)
-    _speeds: dict[int, float] = field(default_factory=dict, init=False)
-    """By distance."""
+    _measured: set[int] = field(default_factory=set, init=False)
+    """Distances."""
     _kept: dict[bytes, None] = field(default_factory=dict, init=False)
 
     @property
@@ -226,12 +226,11 @@ class PromptEngine(ABC):
 
     def _next_chunk(self, job: TurnJob) -> PrefillChunk:
         assert job.kv is not None
-        tokens, position = job.tokens, job.position
-        known = self._speeds.get(distance(position))
-        speed = known or self._tokens_per_second
+        tokens, position, speed = job.tokens, job.position, self._tokens_per_second
         layers = self.store.geometry.all_layers
         most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(layers))
-        most = most if known else min(most, self.work.unmeasured_tokens(position))
+        if not speed or distance(position) not in self._measured:
+            most = min(most, self.work.unmeasured_tokens(position))
         last = tokens if job.decoding is None else tokens - 1
         end = position + self.headroom.chunk(position, min(most, last - position), self.store.pass_bytes(job.kv))
         stops = {*job.checkpoints, last // BLOCK_TOKENS * BLOCK_TOKENS} if job.resumable else job.checkpoints
@@ -255,7 +254,7 @@ class PromptEngine(ABC):
             return False
         if chunk.tokens >= 128 or not (on_cpu() or self._tokens_per_second):
             self._tokens_per_second = chunk.tokens / max(chunk.seconds, 1e-6)
-            self._speeds[distance(chunk.position)] = self._tokens_per_second
+            self._measured.add(distance(chunk.position))
         self.stepped("prefill")
         return True
 

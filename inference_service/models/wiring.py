@@ -1,7 +1,6 @@
 """The wired limit: how much of MLX's memory macOS keeps resident on Metal. Elsewhere nothing is called."""
 
 import logging
-from contextlib import suppress
 from typing import Final
 
 import mlx.core as mx
@@ -9,6 +8,7 @@ import mlx.core as mx
 from agentmem.process import logs
 from agentmem.process.settings import SettingsError
 from agentmem.sizes import byte_size
+from inference_service.engine import lost_device
 from inference_service.engine.device import device_bytes, share_bytes, working_set
 from inference_service.settings import Wired
 
@@ -73,11 +73,11 @@ class Wiring:
         limit = wired_limit(self._setting, wanted, share_bytes(), device_bytes())
         if limit == self.limit:
             return
-        with suppress(RuntimeError):
-            mx.synchronize()
+        lost_device.wait()
         try:
             mx.set_wired_limit(limit)
         except (RuntimeError, ValueError) as error:
+            lost_device.end_if_lost(error)
             if not self._refused:
                 logs.event(log, "memory stays unwired", logging.WARNING, limit_bytes=limit, error=str(error))
             self._refused = True

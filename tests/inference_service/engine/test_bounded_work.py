@@ -67,7 +67,7 @@ def test_first_prompts_and_far_ones_are_computed_in_bounds(
 ) -> None:
     monkeypatch.setattr(model.engine, "work", LLAMA_8B)
     monkeypatch.setattr(model.engine, "_tokens_per_second", 0.0)
-    monkeypatch.setattr(model.engine, "_speeds", {})
+    monkeypatch.setattr(model.engine, "_measured", set())
     turns = [begin(model, prompt, 2) for prompt in some_prompts(model, *[SHORT] * 6)]
     model.engine.step()
     assert max(evaluations.rows) <= 64, "no speed is known"
@@ -75,7 +75,7 @@ def test_first_prompts_and_far_ones_are_computed_in_bounds(
     run(model)
     assert all(turn.whole for turn in (*turns, long))
     assert 64 <= long.job.chunks[0].tokens <= 512 and evaluations.operations <= MOST
-    assert model.engine._speeds
+    assert model.engine._measured == {0}
 
 
 @pytest.mark.usefixtures("on_metal")
