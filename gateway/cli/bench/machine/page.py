@@ -33,9 +33,14 @@ def head(text: str) -> str:
     return "\n## ".join(text.split("\n## ")[:2]).rstrip() + "\n"
 
 
+def _gpu(model: Found) -> str:
+    device = str(model.get("device", "")).partition(";")[0]
+    return device if device.startswith("NVIDIA") else ""
+
+
 def _title(found: Found) -> Iterator[str]:
     machine, versions, model = found["machine"], found["versions"], found["model"]
-    yield f"# Agentmem on {machine['chip']}, {binary_size(machine['memory_bytes'])}"
+    yield f"# Agentmem on {_gpu(model) or machine['chip']}, {binary_size(machine['memory_bytes'])}"
     yield ""
     packages = ", ".join(f"{name} {versions[name]}" for name in ("mlx", "mlx-lm") if name in versions)
     yield f"Agentmem {versions['agentmem']}, {packages}, Python {versions['python']}; {found['date']}."

@@ -95,6 +95,14 @@ def whole() -> dict[str, Any]:
     }
 
 
+def test_an_nvidia_gpu_is_named() -> None:
+    found = whole()
+    found["model"]["device"] = "NVIDIA H200; mlx 0.32.4"
+    assert page(found).startswith("# Agentmem on NVIDIA H200, 64 GiB")
+    found["model"]["device"] = "AMD EPYC, OpenBLAS; mlx 0.32.4"
+    assert page(found).startswith("# Agentmem on Apple M2 Max, 64 GiB")
+
+
 def test_both_servers_beside_each_other() -> None:
     text = page(whole())
     for line in (
