@@ -35,7 +35,8 @@ def setup(folder: Path, version: tuple[int, int, int], system: str, machine: str
     python = folder / "bin" / "python3"
     python.write_text(FAKE.format(python=sys.executable, version=version, system=system, machine=machine))
     python.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # of `make test`
+    environment = {**outer, "PATH": f"{python.parent}:{os.environ['PATH']}"}
     done = subprocess.run(["make", "setup"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode
     assert not (folder / ".venv").exists()

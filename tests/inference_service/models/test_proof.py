@@ -227,8 +227,7 @@ def quantized_model(tmp_path: Path) -> LoadedModel:
 def test_products_are_computed_as_given_on_metal(
     quantized_model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "on_cuda", lambda: False)
-    monkeypatch.setattr(proof, "on_cpu", lambda: False)
+    monkeypatch.setattr(proof, "on_metal", lambda: True)
     network = quantized_model.engine.model
     _, reports, _, _ = prove(quantized_model, network, speeds_in(tmp_path))
     assert not [report for report in reports if report.phase == "products"]

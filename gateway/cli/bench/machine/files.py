@@ -2,12 +2,12 @@
 
 import json
 import math
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from agentmem.durable import sync
 from gateway.cli.bench.machine.page import page
 from gateway.cli.bench.machine.privacy import scrubbed
 
@@ -52,5 +52,5 @@ def _replace(path: Path, text: str) -> None:
     with new.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
     new.replace(path)
