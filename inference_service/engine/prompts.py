@@ -12,7 +12,7 @@ from typing import Any, Final
 import mlx.core as mx
 
 from agentmem.kv.blockfile import BLOCK_TOKENS
-from inference_service.engine.device import on_cpu, on_cuda
+from inference_service.engine.device import on_cpu, on_cuda, on_metal
 from inference_service.engine.gathering import Gathering
 from inference_service.engine.generation import Chunk, TurnJob
 from inference_service.engine.headroom import Headroom, ran_out
@@ -41,6 +41,7 @@ _ROWS, _ROWS_ON_CPU = 768, 512
 """In a pass, of all prompts. First tokens (p95) of 32 agents of Llama 3.1 8B (H100): 441 to 499 ms with 512, 362 to 375
 with 768, 372 to 409 with 1,024.
 """
+_MEASURED: Final = 128
 _PASS_SECONDS_ON_CPU: Final = (2.0, 4.0)
 """With and without waiting streams."""
 
@@ -229,10 +230,12 @@ class PromptEngine(ABC):
         tokens, position, speed = job.tokens, job.position, self._tokens_per_second
         layers = self.store.geometry.all_layers
         most = SMALLEST_CHUNK if job.cramped else chunk_tokens(position, speed, self._seconds(layers))
-        if not speed or distance(position) not in self._measured:
+        if on_metal() and (not speed or distance(position) not in self._measured):
             most = min(most, self.work.unmeasured_tokens(position))
+        if unpacked := self.store.pass_bytes(job.kv):  # It cannot stop between layers.
+            most = min(most, max(FEWEST_TOKENS, int(speed * SECONDS_WHILE_OTHERS_DECODE)))
         last = tokens if job.decoding is None else tokens - 1
-        end = position + self.headroom.chunk(position, min(most, last - position), self.store.pass_bytes(job.kv))
+        end = position + self.headroom.chunk(position, min(most, last - position), unpacked)
         stops = {*job.checkpoints, last // BLOCK_TOKENS * BLOCK_TOKENS} if job.resumable else job.checkpoints
         end = next_stop(self.store.geometry, position, stops, min(end, last))
         ids, of = job.between(position, end), Pass([Piece(job.kv, end - position)], rows=False)
@@ -240,7 +243,7 @@ class PromptEngine(ABC):
         self.model(mx.array([ids]), caches)  # Lazy with arrays: nothing after the last layer's KV is computed.
         self._written[job] = written = self.store.taken(of, caches)
         chunk = PrefillChunk(caches, written.state, position, end - position, speed)
-        chunk.seconds = 0.0 if job.kv.arrays else time.monotonic() - began
+        chunk.seconds = time.monotonic() - began if unpacked else 0.0
         return chunk
 
     def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:
@@ -252,11 +255,16 @@ class PromptEngine(ABC):
 
         if not chunk.advance(stop):
             return False
-        if chunk.tokens >= 128 or not (on_cpu() or self._tokens_per_second):
+        if chunk.tokens >= self._fewest_measured(chunk.position):
             self._tokens_per_second = chunk.tokens / max(chunk.seconds, 1e-6)
             self._measured.add(distance(chunk.position))
         self.stepped("prefill")
         return True
+
+    def _fewest_measured(self, position: int) -> int:
+        if not on_metal():
+            return _MEASURED
+        return min(_MEASURED, self.work.unmeasured_tokens(position)) if self._tokens_per_second else FEWEST_TOKENS
 
     def _others_wait(self) -> bool:
         return self.running > 0 or self.others_decode()

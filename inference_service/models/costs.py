@@ -46,9 +46,9 @@ def estimated_cost(network: Any, geometry: Geometry, config: dict[str, Any]) -> 
     )
 
 
-def layer_work(network: Any, geometry: Geometry) -> LayerWork:
-    layers = getattr(network, "layers", ())
-    weights = max((sum(map(_matrix, layer.modules())) for layer in layers), default=0)
+def layer_work(network: Any, geometry: Geometry, config: dict[str, Any]) -> LayerWork:
+    layers, experts = getattr(network, "layers", ()), _experts_per_token(config)
+    weights = max((sum(_active(each, experts) for each in layer.modules()) for layer in layers), default=0)
     return LayerWork(weights, geometry.heads * max((group.k_dim + group.v_dim for group in geometry.groups), default=0))
 
 
@@ -79,10 +79,17 @@ def _sections(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _matrix(module: nn.Module) -> int:
     """Return elements that a chunk may dequantize whole."""
-    if "scales" in module and "group_size" in module:
+    if "scales" in module and hasattr(module, "group_size"):
         scales = module["scales"]
         return int(scales.size) * int(module.group_size)
     return int(module["weight"].size) if hasattr(module, "to_quantized") and "weight" in module else 0
+
+
+def _active(module: nn.Module, experts_per_token: int) -> int:
+    """Return elements that a token is multiplied with."""
+    elements = _matrix(module)
+    experts = module["weight"].shape[0] if elements and module["weight"].ndim > 2 else 1
+    return elements * min(experts_per_token, experts) // experts
 
 
 def _width(layer: nn.Module, experts_per_token: int) -> int:

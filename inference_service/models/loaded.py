@@ -18,7 +18,6 @@ from inference_service.engine.network import Network
 from inference_service.engine.paged.kernels import Kernels
 from inference_service.engine.paged.store import KVStore
 from inference_service.engine.quality import Quality
-from inference_service.models.costs import layer_work
 from inference_service.models.fingerprint import kv_fingerprint
 from inference_service.models.fitting import Needs, check_sizes
 from inference_service.models.kv_setup import KVSetup
@@ -149,7 +148,7 @@ def take_memory(
         tokenizer=info.tokenizer,
         store=arenas,
         others_decode=others_decode,
-        work=layer_work(opened.network.model, geometry),
+        work=info.work,
     )
     return LoadedModel(
         **{field.name: getattr(info, field.name) for field in fields(info)},

@@ -22,10 +22,11 @@ from inference_service.engine.geometry import Geometry
 from inference_service.engine.mlx_lm_adapter import load_tokenizer
 from inference_service.engine.network import Network
 from inference_service.engine.quantization import KVFormat
+from inference_service.engine.scheduling import LayerWork
 from inference_service.memory.spacing import checkpoint_distance
 from inference_service.models.capability import QuantizationSettings, built, judged, refusing
 from inference_service.models.chat_format import call_syntax, chat_template, reasoning_format
-from inference_service.models.costs import estimated_cost
+from inference_service.models.costs import estimated_cost, layer_work
 from inference_service.models.latents import keep_latents
 from inference_service.models.sampling_defaults import sampling_defaults
 from inference_service.text.reasoning import ReasoningFormat
@@ -93,6 +94,7 @@ class ModelInfo(ModelText):
     vocab_size: int
     weight_bytes: int
     cost: Cost
+    work: LayerWork
 
     @property
     def model_id(self) -> str:
@@ -174,6 +176,7 @@ def open_network(spec: ModelSpec, text: ModelText, backend: AttentionBackend) ->
             vocab_size=vocab_size,
             weight_bytes=sum(array.nbytes for _, array in tree_flatten(network.parameters())) + geometry.basis_bytes,
             cost=estimated_cost(network, geometry, config),
+            work=layer_work(network, geometry, config),
         )
         return info, Network(network, shows_arrays=geometry.shows_arrays)
 

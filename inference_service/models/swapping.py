@@ -233,7 +233,7 @@ class Swapper:
         return any(model.engine.running for model in self._all_loaded() if model is not slot.loaded)
 
     def _all_loaded(self) -> list[LoadedModel]:
-        return [slot.loaded for slot in self.slots.values() if slot.loaded is not None]
+        return [loaded for slot in self.slots.values() if (loaded := slot.loaded) is not None]
 
     def _fail(self, slot: ModelSlot, error: Exception) -> None:
         known = isinstance(error, AgentmemError)

@@ -32,7 +32,8 @@ async def written(target: Target) -> AsyncIterator[IO[bytes]]:
             yield part
             await asyncio.to_thread(_synchronize, part)
         os.replace(name, path)
-        await asyncio.to_thread(sync_directory, path.parent)
+        with suppress(OSError):  # It is there; the directory may not be read.
+            await asyncio.to_thread(sync_directory, path.parent)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(name)

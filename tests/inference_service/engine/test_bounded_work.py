@@ -36,7 +36,8 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Evaluations]:
 def on_metal(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (batching, prefill, prompts, loading):
         monkeypatch.setattr(module, "on_cpu", lambda: False)
-    monkeypatch.setattr(proof, "on_metal", lambda: True)
+    for module in (prompts, proof):
+        monkeypatch.setattr(module, "on_metal", lambda: True)
 
 
 def test_a_large_product_is_seen(evaluations: Evaluations) -> None:
@@ -76,6 +77,19 @@ def test_first_prompts_and_far_ones_are_computed_in_bounds(
     assert all(turn.whole for turn in (*turns, long))
     assert 64 <= long.job.chunks[0].tokens <= 512 and evaluations.operations <= MOST
     assert model.engine._measured == {0}
+
+
+@pytest.mark.usefixtures("on_metal")
+def test_a_small_first_chunk_measures_its_distance(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model so large that a chunk has 64 tokens, it is the only one."""
+    monkeypatch.setattr(model.engine, "work", LayerWork(3_200_000_000, 8192))
+    for speed in (0.0, 1e6):
+        monkeypatch.setattr(model.engine, "_tokens_per_second", speed)
+        monkeypatch.setattr(model.engine, "_measured", set())
+        turn = begin(model, prompt_of(model, 3, 20), 2)
+        run(model)
+        first, *others = (chunk.tokens for chunk in turn.job.chunks)
+        assert first == 64 and max(others) > 64
 
 
 @pytest.mark.usefixtures("on_metal")

@@ -11,7 +11,7 @@ from inference_service.engine.paged.passes import Pass, Piece
 from inference_service.engine.paged.sequence import Sequence
 from inference_service.engine.paged.store import KVStore
 from inference_service.models.loaded import LoadedModel
-from tests.inference_service.engine.batch_turns import begin, run
+from tests.inference_service.engine.batch_turns import begin, prompt_of, run
 from tests.inference_service.engine.riders import some_prompts
 from tests.inference_service.engine.test_activations import Loaded, load
 from tests.tiny_models import write_tiny
@@ -58,6 +58,21 @@ def at_the_end(model: Loaded, rows: int) -> tuple[KVStore, list[Sequence]]:
     for sequence in sequences:
         sequence.length, sequence.arrays = CONTEXT - BLOCK_TOKENS, False
     return store, sequences
+
+
+def test_a_chunk_that_unpacks_is_short(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot stop between two layers for who arrives."""
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 400.0)
+    turn = begin(model, prompt_of(model, 3, 20), 2)
+    model.engine.step()
+    assert turn.job.kv is not None and turn.job.position
+    model.arenas.forgo_arrays(turn.job.kv)
+    before = turn.job.position
+    monkeypatch.setattr(model.engine, "_tokens_per_second", 400.0)
+    model.engine.step()
+    assert turn.job.position - before == 100
+    run(model)
+    assert turn.whole
 
 
 @pytest.mark.parametrize(("fit", "passes"), [(1, [1, 1, 1]), (2, [2, 1]), (3, [3])])
