@@ -128,7 +128,7 @@ def wired_memory(settings: WorkerSettings) -> Findings:
     found = f"macOS keeps at most {byte_size(most)} of {byte_size(total)} resident for loaded models"
     if most or settings.wired == "off":
         return [ok(found, facts=facts)]
-    return [ok(f"{found}: all memory is left to the system", "--wired BYTES has some kept", facts)]
+    return [ok(f"{found}: all memory is left to the system", "AGENTMEM_WORKER_WIRED=BYTES has some kept", facts)]
 
 
 def _model(model: RegisteredModel, settings: WorkerSettings, offline: bool) -> Findings:

@@ -125,7 +125,7 @@ class BatchEngine(PromptEngine):
             return []
         if self.store.geometry.in_order or self.gathering.expected:
             return []
-        if any(job.over or job.alone or (job.kv and self.store.pass_bytes(job.kv)) for job in self._running):
+        if any(job.over or job.alone for job in self._running) or len(self._within_memory(self._running)) > 1:
             return []
         return list(self._running)
 
@@ -259,9 +259,7 @@ class BatchEngine(PromptEngine):
         return self.store.growth(pieces) > 0
 
     def _make_room(self, pieces: Sequence[Piece]) -> None:
-        grown = sum(self.store.pass_bytes(piece.sequence) for piece in pieces)
-        if grown:
-            self.headroom.make(grown)
+        grown = 0
         for piece in pieces if self.store.by_arrays else ():
             nbytes = self.store.growth([piece])
             if nbytes and not self.headroom.make(grown + nbytes):

@@ -44,7 +44,7 @@ def open_files(settings: UpSettings) -> Findings:
         return [ok(f"{limit:,} per process")]
     few = f"{limit:,} per process: enough for {max(0, limit - OWN):,} of {connections:,} connections"
     state = problem if limit < OWN else warning if limit < _FEW_FILES else ok
-    more = f"ulimit -Hn {connections + OWN}; LimitNOFILE in a systemd unit, HardResourceLimits in a launchd plist"
+    more = "raise the hard limit: limits.conf, LimitNOFILE in a systemd unit, HardResourceLimits in a launchd plist"
     return [state(few, more)]
 
 

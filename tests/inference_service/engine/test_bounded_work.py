@@ -81,7 +81,7 @@ def test_first_prompts_and_far_ones_are_computed_in_bounds(
 
 @pytest.mark.usefixtures("on_metal")
 def test_a_small_first_chunk_measures_its_distance(model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a model so large that a chunk has 64 tokens, it is the only one."""
+    """The model is so large that it has 64 tokens, and the others more."""
     monkeypatch.setattr(model.engine, "work", LayerWork(3_200_000_000, 8192))
     for speed in (0.0, 1e6):
         monkeypatch.setattr(model.engine, "_tokens_per_second", speed)
