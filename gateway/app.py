@@ -218,6 +218,9 @@ def connections(wanted: int) -> int:
     return min(most, wanted)
 
 
+_BACKLOG: Final = 512
+
+
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -235,6 +238,7 @@ def _uvicorn_config(app: Any, settings: GatewaySettings, tls: Tls | None) -> uvi
         lifespan="off",
         log_config=None,
         access_log=False,
+        backlog=min(_BACKLOG, settings.max_connections),  # asyncio accepts so many at once, each with a file
         server_header=False,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=max(1, round(settings.grace)),

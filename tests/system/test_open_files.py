@@ -54,3 +54,9 @@ async def test_four_hundred_connections(which: str, tmp_path: Path) -> None:
         else:
             assert closed >= MANY - 64, "idle ones made room"
             assert "few open files, so fewer connections files=256 connections=64 of=512" in said
+            at_once = [asyncio.open_connection("127.0.0.1", port) for _ in range(MANY)]
+            for found in await asyncio.gather(*at_once, return_exceptions=True):
+                if not isinstance(found, BaseException):
+                    connections.callback(found[1].close)
+            assert (await http.get("/v1/models")).status_code == 200
+            assert "out of system resource" not in said
