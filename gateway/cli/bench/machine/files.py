@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from agentmem.durable import sync
 from gateway.cli.bench.machine.page import page
-from gateway.cli.bench.machine.privacy import scrubbed
+from gateway.cli.bench.machine.privacy import scrubbed, text
 
 _MOST_NAMES: Final = 1000
 
@@ -19,7 +19,7 @@ class Files:
         """Raises OSError."""
         self._words = words
         named = f"{found['machine']['chip']} {found['model']['name'].rpartition('/')[2]}"
-        plain = re.sub(r"[^a-z0-9.]+", "-", scrubbed(named, words).lower()).strip("-.")
+        plain = re.sub(r"[^a-z0-9.]+", "-", text(named, words).lower()).strip("-.")
         stem = f"agentmem-bench-{plain}-{found['date']}"
         folder.mkdir(parents=True, exist_ok=True)
         stems = (stem, *(f"{stem}-{number}" for number in range(2, _MOST_NAMES)))
@@ -29,11 +29,11 @@ class Files:
 
     def write(self, found: Mapping[str, Any]) -> str:
         """Return the page. Raises OSError."""
-        shown = scrubbed(dict(found), self._words)
+        shown = scrubbed(found, self._words)
         _replace(self.json, json.dumps(_finite(shown), indent=1, allow_nan=False) + "\n")
-        text = page(shown)
-        _replace(self.page, text)
-        return text
+        written = page(shown)
+        _replace(self.page, written)
+        return written
 
 
 def _finite(value: Any) -> Any:

@@ -11,6 +11,15 @@ from typing import Any, Final
 _PATH: Final = re.compile(r"(?<![\w/.~<>])/(?!/)(?:[^\s/'\"`:,;()\[\]]+/)+")
 """An absolute path up to its last part; no URL, and no hub id."""
 
+_ALL_TEXTS: Final = frozenset({"facts", "settings", "warnings"})
+_TEXTS: Final = _ALL_TEXTS | {
+    *("advice", "error", "found", "kv_bits_reason", "model_id", "name", "note", "notes", "skipped", "source"),
+}
+"""Keys of free texts; `facts`, `settings` and `warnings` hold nothing else."""
+
+_OF_MODEL: Final = "model "
+"""A finding of the doctor's goes on with the model's name."""
+
 
 def names(folder: Path) -> dict[str, str]:
     """Return what to write for this user's and machine's names."""
@@ -22,15 +31,24 @@ def names(folder: Path) -> dict[str, str]:
     return {name: word for name, word in found.items() if len(name) > 1}
 
 
-def scrubbed(value: Any, words: Mapping[str, str]) -> Any:
-    """Return JSON whose texts have none of these words, and no absolute paths."""
+def scrubbed(found: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    """Return it without these words in its free texts; keys and names that the page reads stay."""
+    return {key: _scrubbed(key, value, words) for key, value in found.items()}
+
+
+def _scrubbed(key: str, value: Any, words: Mapping[str, str]) -> Any:
     match value:
-        case str():
-            for name in sorted(words, key=len, reverse=True):
-                value = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", words[name], value)
-            return _PATH.sub("…/", value)
-        case list():
-            return [scrubbed(each, words) for each in value]
+        case str() if key in _TEXTS or (key == "check" and value.startswith(_OF_MODEL)):
+            return text(value, words) if key in _TEXTS else f"{_OF_MODEL}{text(value.removeprefix(_OF_MODEL), words)}"
+        case list() | tuple():
+            return [_scrubbed(key, each, words) for each in value]
         case dict():
-            return {scrubbed(key, words): scrubbed(each, words) for key, each in value.items()}
+            within = key if key in _ALL_TEXTS else ""
+            return {name: _scrubbed(within or name, each, words) for name, each in value.items()}
     return value
+
+
+def text(said: str, words: Mapping[str, str]) -> str:
+    for name in sorted(words, key=len, reverse=True):
+        said = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", words[name], said)
+    return _PATH.sub("…/", said)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import getpass
-import json
 import socket
 from pathlib import Path
 
 import pytest
 
-from gateway.cli.bench.machine.privacy import names, scrubbed
+from gateway.cli.bench.machine.page import page
+from gateway.cli.bench.machine.privacy import names, scrubbed, text
+from tests.gateway.cli.bench.machine.test_page import whole
 
 WORDS = {
     "/Users/jane": "~",
@@ -31,16 +32,43 @@ WORDS = {
     ],
 )
 def test_texts_lose_names_and_directories(said: str, shown: str | None) -> None:
-    found = scrubbed(said, WORDS)
+    found = text(said, WORDS)
     assert found == (said if shown is None else shown)
 
 
-def test_all_that_json_has_is_looked_at() -> None:
-    given = {"jane": [{"at": "/home/x/y", "n": 1.5, "no": None, "is": True}], "janes-mac": "janes-mac"}
-    assert scrubbed(given, WORDS) == {"USER": [{"at": "…/y", "n": 1.5, "no": None, "is": True}], "HOST": "HOST"}
+def test_free_texts_are_scrubbed_and_keys_stay() -> None:
+    given = {
+        "settings": {"AGENTMEM_WORKER_JANE": "jane", "jane": "/home/x/y"},
+        "versions": {"jane": "jane"},
+        "parts": [
+            {"part": "jane", "server": "jane", "error": "by jane"},
+            {"part": "jane", "found": {"jane": {"notes": ["janes-mac"], "skipped": "jane", "n": 1.5, "no": None}}},
+            {"found": {"findings": [{"check": "model jane", "found": "of jane", "facts": {"jane": ["jane"]}}]}},
+        ],
+        "warnings": {"jane": ["WARNING jane"]},
+    }
+    assert scrubbed(given, WORDS) == {
+        "settings": {"AGENTMEM_WORKER_JANE": "USER", "jane": "…/y"},
+        "versions": {"jane": "jane"},
+        "parts": [
+            {"part": "jane", "server": "jane", "error": "by USER"},
+            {"part": "jane", "found": {"jane": {"notes": ["HOST"], "skipped": "USER", "n": 1.5, "no": None}}},
+            {"found": {"findings": [{"check": "model USER", "found": "of USER", "facts": {"jane": ["USER"]}}]}},
+        ],
+        "warnings": {"jane": ["WARNING USER"]},
+    }
+
+
+@pytest.mark.parametrize(
+    "user", ["model", "agentmem", "mlx-lm", "work", "start", "part", "found", "backend", "decode", "python", "samples"]
+)
+def test_page_is_whole_whatever_the_user_is_named(user: str) -> None:
+    found = whole()
+    found["parts"][0]["found"]["findings"].append({"state": "ok", "check": "backend", "found": "Metal"})
+    assert page(scrubbed(found, {user: "USER"})).replace("USER", user) == page(found)
+    assert "| first start, to an answer |" in page(scrubbed(found, {user: "USER"}))
 
 
 def test_this_user_host_and_home_are_known(tmp_path: Path) -> None:
-    text = f"{getpass.getuser()} on {socket.gethostname()}: {Path.home()}/x, {tmp_path}/run/worker.sock"
-    shown = json.dumps(scrubbed([text], names(tmp_path)), ensure_ascii=False)
-    assert shown == '["USER on HOST: ~/x, FOLDER/run/worker.sock"]'
+    said = f"{getpass.getuser()} on {socket.gethostname()}: {Path.home()}/x, {tmp_path}/run/worker.sock"
+    assert text(said, names(tmp_path)) == "USER on HOST: ~/x, FOLDER/run/worker.sock"
