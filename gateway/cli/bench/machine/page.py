@@ -108,7 +108,7 @@ def _starts(found: Found) -> Iterator[str]:
         for server in (OURS, THEIRS):
             for part in parts_of(found, "start", server)[number : number + 1]:
                 if part:
-                    times = (f"{part[each]:.1f} s" for each in ("ready", "first_answer"))
+                    times = (f"{part[each]:.1f} s" if each in part else "" for each in ("ready", "first_answer"))
                     rows.append((f"{server}, {name}", *times, _stages(part)))
     for part in (each for each in parts_of(found, "model", OURS) if each.get("stages")):
         rows.append(("new model, until it is measured", f"{part['seconds']:.1f} s", "", _stages(part)))
@@ -175,7 +175,7 @@ def _left_out(part: Found) -> Iterator[tuple[str, str]]:
     """Yield of what in a part, and why."""
     for name in ("error", "skipped"):
         if name in part:
-            yield "", f"{name}: {' / '.join(part[name].splitlines())}"
+            yield part.get("during", ""), f"{name}: {' / '.join(part[name].splitlines())}"
     for size, each in part.get("found", {}).items():
         if not size.isdigit():
             continue

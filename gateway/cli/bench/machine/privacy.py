@@ -13,7 +13,7 @@ _PATH: Final = re.compile(r"(?<![\w/.~<>])/(?!/)(?:[^\s/'\"`:,;()\[\]]+/)+")
 
 _ALL_TEXTS: Final = frozenset({"facts", "settings", "warnings"})
 _TEXTS: Final = _ALL_TEXTS | {
-    *("advice", "error", "found", "kv_bits_reason", "model_id", "name", "note", "notes", "skipped", "source"),
+    *("advice", "during", "error", "found", "kv_bits_reason", "model_id", "name", "note", "notes", "skipped", "source"),
 }
 """Keys of free texts; `facts`, `settings` and `warnings` hold nothing else."""
 
