@@ -55,15 +55,18 @@ def machine(model: str, minutes: float, output: Path) -> None:
     1K, 4K and 16K tokens, agents at work, turns 10 s apart, capacity. mlx_lm.server gets the same turns over the same
     files. Only one of them runs at a time.
 
-    It writes agentmem-bench-CHIP-MODEL-DATE.md and .json, again after each part, without names of users, hosts or
-    directories. An error in one part is written there, and the others go on. Nothing of yours is used but the model:
-    processes, ports and data are its own, in a temporary directory that is deleted at the end, also after Ctrl-C.
+    It writes agentmem-bench-CHIP-MODEL-DATE.md and .json, again after each part, without this user's and host's names,
+    and with the last parts of paths only. An error in one part is written there, and the others go on. Nothing of yours
+    is used but the model and variables AGENTMEM_WORKER_…: processes, ports and data are its own, in a temporary
+    directory that is deleted at the end, also after Ctrl-C.
     """
     measured = subject(model)
     with _folder() as folder:
         found = _begun(measured, minutes)
         try:
-            files = Files(output, found, privacy.names(folder))
+            source = measured.model.source
+            words = privacy.names(folder, output=output.resolve(), model=measured.directory, source=source)
+            files = Files(output, found, words)
         except OSError as error:
             raise Mistake(f"--output {output}: {error.strerror}") from error
         status = asyncio.run(_run(measured, folder, 60 * minutes, found, files))

@@ -209,7 +209,7 @@ def _where_to() -> Iterator[str]:
         f"Open an issue at {place} with both files, this page and the JSON beside it."
         if place
         else "Send both files, this page and the JSON beside it, to whoever gave you Agentmem."
-    ) + " They name no user, host or directory, and have no text of yours."
+    ) + " This user's and host's names are taken out, and all but the last parts of paths; read both before."
 
 
 def tracker(urls: Iterable[str]) -> str:

@@ -7,9 +7,24 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
-_PATH: Final = re.compile(r"(?<![\w/.~<>])/(?!/)(?:[^\s/'\"`:,;()\[\]]+/)+")
-"""An absolute path up to its last part; no URL, and no hub id."""
+from agentmem.process.model_sources import expanded
+
+_PART: Final = r"[^\s/'\"`:,;()\[\]~…]+"
+_BEGIN: Final = r"(?:(?<![\w.])file:(?://[\w.-]*)?|(?<![\w/.~…<>]))"
+_OWNED: Final = r"/(?:Users|home|Volumes)"
+_SPACED: Final = rf"(?:~\w*|…|{_OWNED}|/(?:Library|media|mnt|private))"
+"""Where names with spaces are usual; elsewhere a space ends a path."""
+
+_PATHS: Final = (
+    (re.compile(rf"(['\"`]){_OWNED}/(?:(?!\1|/).)+(?=\1)", re.IGNORECASE), r"\1…"),
+    (re.compile(r"(['\"`])(?:file:/*|(?:~\w*|…)?/)(?:(?!\1).)+/(?=(?:(?!\1|/).)*\1)"), r"\1…/"),
+    (re.compile(rf"{_BEGIN}{_SPACED}/(?:{_PART}(?: +{_PART}){{0,3}}/)+", re.IGNORECASE), "…/"),
+    (re.compile(rf"{_BEGIN}{_OWNED}/{_PART}(?!/)", re.IGNORECASE), "…"),
+    (re.compile(rf"{_BEGIN}/(?!/)(?:{_PART}/)+"), "…/"),
+)
+"""Paths up to their last parts; no URLs, and no hub ids."""
 
 _ALL_TEXTS: Final = frozenset({"facts", "settings", "warnings"})
 _TEXTS: Final = _ALL_TEXTS | {
@@ -17,14 +32,23 @@ _TEXTS: Final = _ALL_TEXTS | {
 }
 """Keys of free texts; `facts`, `settings` and `warnings` hold nothing else."""
 
+_SHALLOW: Final = 2
+"""Parts of a directory that names no one: /usr."""
+
 _OF_MODEL: Final = "model "
 """A finding of the doctor's goes on with the model's name."""
 
 
-def names(folder: Path) -> dict[str, str]:
-    """Return what to write for this user's and machine's names."""
-    host = socket.gethostname()
-    found = {str(folder): "FOLDER", str(folder.resolve()): "FOLDER", str(Path.home()): "~", host: "HOST"}
+def names(folder: Path, *, output: Path, model: Path, source: str = "") -> dict[str, str]:
+    """Return what to write for names of this user and machine, and for directories that are known."""
+    known = [output, *output.parents, *model.parents]
+    found = {str(each): "…" for each in known if len(each.parts) > _SHALLOW}
+    home, host = Path.home(), socket.gethostname()
+    found |= {f"~/{each.relative_to(home)}": "…" for each in known if each != home and each.is_relative_to(home)}
+    found |= {quote(each): word for each, word in found.items()}
+    if expanded(source).is_dir():
+        found[source] = f"…/{Path(source).name}"
+    found |= {str(folder): "FOLDER", str(folder.resolve()): "FOLDER", str(home): "~", host: "HOST"}
     found[host.partition(".")[0]] = "HOST"
     with suppress(KeyError, OSError):  # a user without a name
         found[getpass.getuser()] = "USER"
@@ -50,5 +74,8 @@ def _scrubbed(key: str, value: Any, words: Mapping[str, str]) -> Any:
 
 def text(said: str, words: Mapping[str, str]) -> str:
     for name in sorted(words, key=len, reverse=True):
-        said = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", words[name], said)
-    return _PATH.sub("…/", said)
+        end = r"(?![\w-]|\.\w)" if "/" in name else r"(?!\w)"
+        said = re.sub(rf"(?<!\w){re.escape(name)}{end}", words[name], said, flags=re.IGNORECASE)
+    for pattern, shown in _PATHS:
+        said = pattern.sub(shown, said)
+    return said

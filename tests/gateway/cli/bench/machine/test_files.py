@@ -21,7 +21,7 @@ def test_names_are_in_neither_file_nor_in_their_own_names(tmp_path: Path) -> Non
     files = Files(tmp_path, found, {"/Users/jane": "~", "jane": "USER", "janes-mac": "HOST"})
     for path in tmp_path.iterdir():
         assert "jane" not in path.name and "jane" not in path.read_text()
-    assert json.loads(files.json.read_text())["model"]["source"] == "~/models/x"
+    assert json.loads(files.json.read_text())["model"]["source"] == "…/x"
 
 
 def test_json_is_json(tmp_path: Path) -> None:
