@@ -79,7 +79,7 @@ def program(name: str, summary: str, *words: str, needs: tuple[str, ...] = (), m
     def run(arguments: tuple[str, ...]) -> None:
         if absent := next((each for each in needs if not _exists(each)), ""):
             if missing:
-                raise click.UsageError(missing)
+                raise click.UsageError(missing, click.get_current_context().parent)  # `program`'s name may be ""
             with needing_servers():
                 raise ModuleNotFoundError(name=absent)
         os.execv(sys.executable, [sys.executable, "-m", *words, *arguments])

@@ -1,10 +1,11 @@
 """`agentmem bench`."""
 
 import click
+from click.core import ParameterSource
 from rich.text import Text
 
 from agentmem.addresses import is_loopback, parse_address
-from agentmem.console import console
+from agentmem.console import Mistake, console
 from agentmem.words import printable
 from gateway.cli.bench.measuring import measure
 from gateway.cli.bench.report import figures, markdown
@@ -28,6 +29,12 @@ class _Bench(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        for option in self.params:
+            given = ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+            if given and not ctx.resilient_parsing:
+                raise Mistake(
+                    f"{option.opts[0]} is of `{ctx.command_path}` alone; options of {args[0]!r} follow its name"
+                )
         if args[0] in self.commands:
             return super().resolve_command(ctx, args)
         return "", _NAMED, args

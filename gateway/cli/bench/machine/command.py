@@ -1,6 +1,7 @@
 """`agentmem bench machine`."""
 
 import asyncio
+import math
 import os
 import shutil
 import signal
@@ -29,15 +30,23 @@ from gateway.cli.live_line import LiveLine
 FORMAT: Final = 1
 """Counts up when the JSON's fields change."""
 
+_MOST_MINUTES: Final = 24 * 60
 _INTERRUPTED: Final = 130
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _number(minutes: float) -> float:
+    if math.isnan(minutes):  # which is in any range
+        raise click.BadParameter("nan is no number of minutes")
+    return minutes
 
 
 @click.command()
 @click.option("--model", default="", help="As for `agentmem up`; without it the model that `agentmem up` would take.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, max=_MOST_MINUTES, min_open=True),
+    callback=lambda _, __, value: _number(value),
     default=10,
     show_default=True,
     help="About how long it may take; what would take longer is left out.",
@@ -55,22 +64,46 @@ def machine(model: str, minutes: float, output: Path) -> None:
     1K, 4K and 16K tokens, agents at work, turns 10 s apart, capacity. mlx_lm.server gets the same turns over the same
     files. Only one of them runs at a time.
 
-    It writes agentmem-bench-CHIP-MODEL-DATE.md and .json, again after each part, without names of users, hosts or
-    directories. An error in one part is written there, and the others go on. Nothing of yours is used but the model:
-    processes, ports and data are its own, in a temporary directory that is deleted at the end, also after Ctrl-C.
+    It writes agentmem-bench-CHIP-MODEL-DATE.md and .json, again after each part, without this user's and host's names,
+    and with the last parts of paths only. An error in one part is written there, and the others go on. Nothing of yours
+    is used but the model and variables AGENTMEM_WORKER_…: processes, ports and data are its own, in a temporary
+    directory that is deleted at the end, also after Ctrl-C.
     """
+    _check(output)
     measured = subject(model)
     with _folder() as folder:
         found = _begun(measured, minutes)
         try:
-            files = Files(output, found, privacy.names(folder))
+            source = measured.model.source
+            words = privacy.names(folder, output=output.resolve(), model=measured.directory, source=source)
+            files = Files(output, found, words)
         except OSError as error:
-            raise Mistake(f"--output {output}: {error.strerror}") from error
+            raise _refused(output, error) from error
         status = asyncio.run(_run(measured, folder, 60 * minutes, found, files))
     text = files.write(found)
+    if files.problem:
+        click.echo(text)
+        click.echo(
+            f"--output {output} does not take the files ({files.problem}): this page is all that is left", err=True
+        )
+        sys.exit(status or 1)
     click.echo(head(text))
     click.echo(f"all of it: {files.page} and {files.json}")
     sys.exit(status)
+
+
+def _check(output: Path) -> None:
+    """Make it before what takes long. Raises Mistake."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output):
+            pass
+    except OSError as error:
+        raise _refused(output, error) from error
+
+
+def _refused(output: Path, error: OSError) -> Mistake:
+    return Mistake(f"--output {output}: {error.strerror}")
 
 
 def _begun(measured: Subject, minutes: float) -> dict[str, Any]:

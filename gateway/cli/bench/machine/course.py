@@ -19,7 +19,7 @@ from gateway.cli.bench.machine.servers import Agentmem, MlxLm, Server, environme
 from gateway.cli.bench.machine.subject import Subject
 from gateway.cli.live_line import INTERVAL, LiveLine
 
-Scenario = Callable[[Server, Known, float], Awaitable[dict[str, Any]]]
+Scenario = Callable[[Server, Known, float, dict[str, Any]], Awaitable[None]]
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "start": start, "first tokens": first_tokens, "answers": answers, "work": work, "paced": paced,
@@ -59,7 +59,7 @@ class Course:
                     down.discard(step.server)
                     files.write({**found, "running": record})
                     await self._take(step, share, record, found)
-                    if step.part == "start" and "found" not in record:
+                    if step.part == "start" and ("error" in record or "skipped" in record):
                         down.add(step.server)
                 self._line.say(f"{number + 1:2} of {len(self._steps)}  {_line(record)}")
                 if step.server and (not rest or (rest[0].server, rest[0].round) != (step.server, step.round)):
@@ -77,11 +77,12 @@ class Course:
             child.end()
 
     async def _take(self, step: Step, share: float, record: dict[str, Any], found: dict[str, Any]) -> None:
-        began = time.monotonic()
+        """Fill the record: what was found before an error stays beside it."""
+        began, record["found"] = time.monotonic(), dict[str, Any]()
         most = max(_START_SECONDS if step.part in ("start", "model") else _LEAST_SECONDS, _SHARES * share)
         try:
             async with asyncio.timeout(most):
-                record["found"] = await self._found(step, share, found)
+                await self._measure(step, share, found, record["found"])
         except asyncio.CancelledError:
             record["error"] = "stopped by the user"
             raise
@@ -94,19 +95,25 @@ class Course:
         except Exception as error:  # noqa: BLE001 - a mistake in one part must not lose the others
             record["error"] = _described(error)
         finally:
+            if "error" in record and self._doing:
+                record["during"] = self._doing
+            if ("error" in record or "skipped" in record) and not record["found"]:
+                del record["found"]
             record["seconds"] = time.monotonic() - began
             record["memory"] = facts.memory()
 
-    async def _found(self, step: Step, share: float, found: dict[str, Any]) -> dict[str, Any]:
+    async def _measure(self, step: Step, share: float, found: dict[str, Any], filled: dict[str, Any]) -> None:
         if step.part == "doctor":
-            return await self._doctor()
+            filled |= await self._doctor()
+            return
         if step.part == "model":
             settled = await self.ours.settle(self._known.tell, max(share, self._seconds / 2))
             found["model"] |= (described := self.ours.described())
             self._known.context = described["context_length"]
             self.theirs.cache_bytes = described["memory"]["pool_bytes"]
-            return settled
-        server, copied = self._servers[step.server], {}
+            filled |= settled
+            return
+        server = self._servers[step.server]
         if (
             step.part == "start"
             and server is self.theirs
@@ -115,8 +122,8 @@ class Course:
         ):
             self._known.tell("a copy of the weights in float32, for MLX on a CPU")
             await self.theirs.copy_in_float32()
-            copied = {"weights": "a copy in float32, since MLX computes 16 bits slowly on a CPU"}
-        return await SCENARIOS[step.part](server, self._known, share) | copied
+            filled |= {"weights": "a copy in float32, since MLX computes 16 bits slowly on a CPU"}
+        await SCENARIOS[step.part](server, self._known, share, filled)
 
     async def _doctor(self) -> dict[str, Any]:
         words = ("gateway.cli.main", "doctor", "--json", *self.ours.flags)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from agentmem.distribution import NAME
 from agentmem.load_stages import LoadStage
-from agentmem.sizes import binary_size, byte_size
+from agentmem.sizes import byte_size
 from gateway.cli.bench.machine.comparison import Found, compared, parts_of, table
 from gateway.cli.bench.machine.plan import LENGTHS, OURS, THEIRS
 
@@ -40,7 +40,7 @@ def _gpu(model: Found) -> str:
 
 def _title(found: Found) -> Iterator[str]:
     machine, versions, model = found["machine"], found["versions"], found["model"]
-    yield f"# Agentmem on {_gpu(model) or machine['chip']}, {binary_size(machine['memory_bytes'])}"
+    yield f"# Agentmem on {_gpu(model) or machine['chip']}, {byte_size(machine['memory_bytes'])}"
     yield ""
     packages = ", ".join(f"{name} {versions[name]}" for name in ("mlx", "mlx-lm") if name in versions)
     yield f"Agentmem {versions['agentmem']}, {packages}, Python {versions['python']}; {found['date']}."
@@ -98,7 +98,7 @@ def _machine(found: Found) -> Iterator[str]:
 
 def _shown(name: str, value: Any) -> str:
     if name == "memory_bytes":
-        return binary_size(value)
+        return byte_size(value)
     return f"{value:.1f}" if isinstance(value, float) else f"{value}"
 
 
@@ -108,7 +108,7 @@ def _starts(found: Found) -> Iterator[str]:
         for server in (OURS, THEIRS):
             for part in parts_of(found, "start", server)[number : number + 1]:
                 if part:
-                    times = (f"{part[each]:.1f} s" for each in ("ready", "first_answer"))
+                    times = (f"{part[each]:.1f} s" if each in part else "" for each in ("ready", "first_answer"))
                     rows.append((f"{server}, {name}", *times, _stages(part)))
     for part in (each for each in parts_of(found, "model", OURS) if each.get("stages")):
         rows.append(("new model, until it is measured", f"{part['seconds']:.1f} s", "", _stages(part)))
@@ -151,10 +151,11 @@ def _capacity(model: Found) -> Iterator[str]:
     plain = model["full_layers"] * model["kv_heads"] * (model["k_head_dim"] + model["v_head_dim"]) * _FP16_BYTES
     token = model["kv_bytes_per_token"]
     share = f", {token / plain:.2f} of 16 bits" if plain else ""
+    rows.append(("KV of a token", f"{byte_size(token)}{share}"))
     rows += [
-        ("KV of a token", f"{binary_size(token)}{share}"),
-        ("agents of 4,096 tokens in memory", f"{memory['agents_4k']:,}"),
-        ("agents of 16,384 tokens in memory", f"{memory['pool_tokens'] // LENGTHS[-1]:,}"),
+        (f"agents of {length:,} tokens in memory", f"{agents:,}")
+        for length, agents in ((LENGTHS[1], memory["agents_4k"]), (LENGTHS[2], memory["pool_tokens"] // LENGTHS[2]))
+        if length <= model["context_length"]
     ]
     yield from table(("", ""), rows)
 
@@ -175,7 +176,7 @@ def _left_out(part: Found) -> Iterator[tuple[str, str]]:
     """Yield of what in a part, and why."""
     for name in ("error", "skipped"):
         if name in part:
-            yield "", f"{name}: {' / '.join(part[name].splitlines())}"
+            yield part.get("during", ""), f"{name}: {' / '.join(part[name].splitlines())}"
     for size, each in part.get("found", {}).items():
         if not size.isdigit():
             continue
@@ -209,7 +210,7 @@ def _where_to() -> Iterator[str]:
         f"Open an issue at {place} with both files, this page and the JSON beside it."
         if place
         else "Send both files, this page and the JSON beside it, to whoever gave you Agentmem."
-    ) + " They name no user, host or directory, and have no text of yours."
+    ) + " This user's and host's names are taken out, and all but the last parts of paths; read both before."
 
 
 def tracker(urls: Iterable[str]) -> str:

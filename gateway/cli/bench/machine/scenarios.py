@@ -1,6 +1,7 @@
 """The turns of each part: the same messages to both servers, by one client.
 
-Each takes a server, what is known so far, and its share of the time in seconds.
+Each takes a server, what is known so far, its share of the time in seconds, and what to fill: figures until an error or
+Ctrl-C stay.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from gateway.cli.bench.machine.plan import (
 )
 from gateway.cli.bench.machine.servers import Agentmem, Server, Tell
 from gateway.cli.bench.measuring import WORDS, evicted
+
+Found = dict[str, Any]
 
 _PROBES: Final = (64, 256)
 _PROBE_ANSWER: Final = 16
@@ -106,22 +109,23 @@ async def probe(server: Server, known: Known) -> None:
     known.paces[server.name] = Pace(long.prompt / long.first, answer)
 
 
-async def start(server: Server, known: Known, _: float) -> dict[str, Any]:
-    found = await server.start(known.tell)
-    began = found.pop("began")
+async def start(server: Server, known: Known, _: float, found: Found) -> None:
+    times = await server.start(known.tell)
+    began = times.pop("began")
+    found |= {**times, "ready": times["ready"] - began}
     chat = known.kept.get(server.name) or known.chat(server)
     answer = await chat.say(NEW, FIRST)
     first = answer.sent + answer.first
-    found |= {"ready": found["ready"] - began, "first_answer": first - began, "of_it_the_turn": answer.first}
+    found |= {"first_answer": first - began, "of_it_the_turn": answer.first}
     if server.name in known.kept:
-        return {**found, "prompt": answer.prompt, **_reused(answer)}
-    await probe(server, known)
-    return found
+        found |= {"prompt": answer.prompt, **_reused(answer)}
+    else:
+        await probe(server, known)
 
 
-async def first_tokens(server: Server, known: Known, share: float) -> dict[str, Any]:
+async def first_tokens(server: Server, known: Known, share: float, found: Found) -> None:
     """Measure a new prompt, and the agent's next turns: from disk where the server has one, and from memory."""
-    ends, pace, found = time.monotonic() + share, known.paces[server.name], dict[str, Any]()
+    ends, pace = time.monotonic() + share, known.paces[server.name]
     for length in LENGTHS:
         left, cost = ends - time.monotonic(), pace.first_seconds(length)
         left = left if server.name in known.kept else max(left, _LEAST_SECONDS)
@@ -137,13 +141,13 @@ async def first_tokens(server: Server, known: Known, share: float) -> dict[str, 
                 await _first_tokens_of(server, known, length, found[str(length)])
             cold = min(found[str(length)]["samples"], key=lambda each: each["cold"])
             pace.prompt = cold["prompt"] / cold["cold"]
-    return found
 
 
 async def _first_tokens_of(server: Server, known: Known, length: int, found: dict[str, Any]) -> None:
     chat = known.chat(server)
     cold = await chat.say(length, FIRST)
     sample: dict[str, Any] = {"prompt": cold.prompt, "cold": cold.first, "seconds": cold.seconds}
+    found["samples"].append(sample)
     if isinstance(server, Agentmem):
         try:
             async with server.asked() as agentmem:
@@ -154,7 +158,7 @@ async def _first_tokens_of(server: Server, known: Known, length: int, found: dic
             warm = await chat.say(NEW, FIRST)
             sample |= {"warm": warm.first, "warm_reused": _reused(warm)}
     hot = await chat.say(NEW, FIRST)
-    found["samples"].append({**sample, "hot": hot.first, "hot_reused": _reused(hot)})
+    sample |= {"hot": hot.first, "hot_reused": _reused(hot)}
     if length <= LENGTHS[1]:
         known.kept[server.name] = chat
 
@@ -163,9 +167,9 @@ def _reused(answer: Answer) -> dict[str, Any]:
     return {"reused": answer.cached, "of": answer.prompt, "tiers": dict(answer.tiers)}
 
 
-async def answers(server: Server, known: Known, share: float) -> dict[str, Any]:
+async def answers(server: Server, known: Known, share: float, found: Found) -> None:
     """Measure agents that answer at once; both servers give answers of as many tokens."""
-    ends, pace, found = time.monotonic() + share, known.paces[server.name], dict[str, Any]()
+    ends, pace = time.monotonic() + share, known.paces[server.name]
     known.answer = known.answer or answer_tokens(pace, share)
     for agents in TOGETHER:
         cost, left = pace.answers_seconds(agents, known.answer), _TOLERANCE * (ends - time.monotonic())
@@ -179,10 +183,9 @@ async def answers(server: Server, known: Known, share: float) -> dict[str, Any]:
         given = await asyncio.gather(*(chat.say(NEW, known.answer) for chat in chats))
         found[str(agents)] = {"tokens_per_second": speed(given), "tokens": known.answer}
         pace.together[agents] = speed(given) or pace.at_once(agents)
-    return found
 
 
-async def work(server: Server, known: Known, share: float) -> dict[str, Any]:
+async def work(server: Server, known: Known, share: float, found: Found) -> None:
     """Let agents take turn after turn without a pause; measured from their second turns on."""
     pace = known.paces[server.name]
     known.work = plan = known.work or work_within(pace, share, known.context)
@@ -204,7 +207,7 @@ async def work(server: Server, known: Known, share: float) -> dict[str, Any]:
     await asyncio.gather(*map(works, chats))
     seconds, firsts = time.monotonic() - began, sorted(answer.first for answer in given)
     reused = [answer.cached or 0 for answer in given]
-    return {
+    found |= {
         **plan._asdict(),
         "tokens_per_second": sum(answer.generated for answer in given) / seconds,
         "first_p50": statistics.median(firsts),
@@ -213,7 +216,7 @@ async def work(server: Server, known: Known, share: float) -> dict[str, Any]:
     }
 
 
-async def paced(server: Server, known: Known, share: float) -> dict[str, Any]:
+async def paced(server: Server, known: Known, share: float, found: Found) -> None:
     """Measure turns without a pause and after pauses, in which a device may clock down. Each is another agent's, since
     who goes on repeats itself, and is then guessed.
     """
@@ -222,12 +225,12 @@ async def paced(server: Server, known: Known, share: float) -> dict[str, Any]:
     cost = PACED_TURNS * (PAUSE_SECONDS + 2 * pace.answers_seconds(1, tokens))
     if cost > _TOLERANCE * share:
         raise Skipped(too_long(cost, _TOLERANCE * share))
-    found = dict[str, Any](pause_seconds=PAUSE_SECONDS, tokens=tokens)
+    found |= {"pause_seconds": PAUSE_SECONDS, "tokens": tokens}
     for name, pause in (("back_to_back", 0.0), ("paced", PAUSE_SECONDS)):
-        turns = []
+        found[name] = {"tokens_per_second": [], "first": []}
         for number in range(PACED_TURNS):
             known.tell(f"turns {f'{pause:g} s apart' if pause else 'without a pause'}, {number + 1} of {PACED_TURNS}")
             await asyncio.sleep(pause)
-            turns.append(await known.chat(server).say(CONTEXT, tokens))
-        found[name] = {"tokens_per_second": [speed([turn]) for turn in turns], "first": [turn.first for turn in turns]}
-    return found
+            turn = await known.chat(server).say(CONTEXT, tokens)
+            found[name]["tokens_per_second"].append(speed([turn]))
+            found[name]["first"].append(turn.first)

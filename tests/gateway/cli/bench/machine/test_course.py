@@ -15,6 +15,7 @@ from gateway.cli.bench.machine import course as course_module
 from gateway.cli.bench.machine.children import Child, Failed
 from gateway.cli.bench.machine.course import Course, Scenario
 from gateway.cli.bench.machine.files import Files
+from gateway.cli.bench.machine.page import page
 from gateway.cli.bench.machine.plan import OURS, steps
 from gateway.cli.bench.machine.scenarios import Known, Skipped
 from gateway.cli.bench.machine.servers import Server, Stages
@@ -23,8 +24,8 @@ from gateway.cli.live_line import LiveLine
 from tests.gateway.cli.bench.machine.test_page import whole
 
 
-async def nothing(server: Server, known: Known, share: float) -> dict[str, Any]:
-    return {}
+async def nothing(*_: object) -> None:
+    pass
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: io.StringIO) -
 
     described = {"context_length": 8192, "memory": {"pool_bytes": 1}}
     monkeypatch.setattr(Course, "_doctor", doctor)
-    made = Course(subject("demo"), tmp_path, 60, LiveLine(said), Known(lambda _: None))
+    made = Course(subject("demo"), tmp_path, 60, LiveLine(said), Known(lambda doing: made.tell(doing)))
     monkeypatch.setattr(made.ours, "settle", settled)
     monkeypatch.setattr(made.ours, "described", lambda: described)
     return made
@@ -66,14 +67,13 @@ def outcomes(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 async def test_an_error_in_one_part_is_its_result_and_the_others_go_on(
     course: Course, found: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: io.StringIO
 ) -> None:
-    async def broken(*_: object) -> dict[str, Any]:
+    async def broken(*_: object) -> None:
         raise KeyError("no such thing")
 
-    async def late(*_: object) -> dict[str, Any]:
+    async def late(*_: object) -> None:
         await asyncio.Event().wait()
-        return {}
 
-    async def unwanted(*_: object) -> dict[str, Any]:
+    async def unwanted(*_: object) -> None:
         raise Skipped("too slow")
 
     monkeypatch.setattr(course_module, "_LEAST_SECONDS", 0.01)
@@ -95,11 +95,10 @@ async def test_a_server_that_does_not_start_is_tried_again_in_the_next_round(
 ) -> None:
     starts: list[str] = []
 
-    async def start(server: Server, *_: object) -> dict[str, Any]:
+    async def start(server: Server, *_: object) -> None:
         starts.append(server.name)
         if server.name != OURS and len(starts) == 2:
             raise Failed("no kernel for it")
-        return {}
 
     take(monkeypatch, {"start": start})
     await course.run(found, Files(tmp_path / "out", found, {}))
@@ -114,9 +113,8 @@ async def test_files_are_written_before_a_part_that_stops_the_machine(
 ) -> None:
     seen: list[str] = []
 
-    async def looking(*_: object) -> dict[str, Any]:
+    async def looking(*_: object) -> None:
         seen.append(files.page.read_text())
-        return {}
 
     take(monkeypatch, {"paced": looking})
     files = Files(tmp_path / "out", found, {})
@@ -130,19 +128,46 @@ async def test_who_stops_it_has_the_parts_until_then(
 ) -> None:
     working = asyncio.Event()
 
-    async def waiting(*_: object) -> dict[str, Any]:
+    async def waiting(_: Server, known: Known, share: float, into: dict[str, Any]) -> None:
+        into["1"] = {"tokens_per_second": 12.5}
+        known.tell("4 at once")
         working.set()
         await asyncio.Event().wait()
-        return {}
 
-    take(monkeypatch, {"work": waiting})
+    take(monkeypatch, {"answers": waiting})
     running = asyncio.create_task(course.run(found, Files(tmp_path / "out", found, {})))
     await asyncio.wait_for(working.wait(), 30)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert found["parts"][-1]["error"] == "stopped by the user" and len(found["parts"]) == 6
+    assert found["parts"][-1]["error"] == "stopped by the user" and len(found["parts"]) == 5
+    text = page(found)
+    assert "| tokens/s, 1 agent | 12.5 |" in text
+    assert "- agentmem, answers, 4 at once: error: stopped by the user" in text
     assert found["seconds"] > 0
+
+
+async def test_what_was_measured_before_an_error_or_the_end_of_its_time_stays(
+    course: Course, found: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaks(server: Server, known: Known, share: float, into: dict[str, Any]) -> None:
+        for length in ("1024", "4096"):
+            into[length] = {"samples": [{"prompt": int(length), "cold": 2.0}], "notes": []}
+        known.tell("16,384 tokens, 1 of 3")
+        if server.name == OURS:
+            raise Failed("no memory")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(course_module, "_LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(course_module, "_SHARES", 0.0)
+    take(monkeypatch, {"first tokens": breaks})
+    files = Files(tmp_path / "out", found, {})
+    await course.run(found, files)
+    text = files.page.read_text()
+    for length in ("1,024", "4,096"):
+        assert f"| {length} tokens: TTFT | 2.00 s (2.00–2.00) | 2.00 s (2.00–2.00) | 1x |" in text
+    assert "- agentmem, first tokens, 16,384 tokens, 1 of 3: error: no memory (in both rounds)" in text
+    assert "- mlx-lm, first tokens, 16,384 tokens, 1 of 3: error: not done after 0 s" in text
 
 
 def test_a_child_ends_with_all_that_it_started(tmp_path: Path) -> None:

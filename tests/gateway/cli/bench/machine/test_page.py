@@ -98,15 +98,15 @@ def whole() -> dict[str, Any]:
 def test_an_nvidia_gpu_is_named() -> None:
     found = whole()
     found["model"]["device"] = "NVIDIA H200; mlx 0.32.4"
-    assert page(found).startswith("# Agentmem on NVIDIA H200, 64 GiB")
+    assert page(found).startswith("# Agentmem on NVIDIA H200, 68.7 GB")
     found["model"]["device"] = "AMD EPYC, OpenBLAS; mlx 0.32.4"
-    assert page(found).startswith("# Agentmem on Apple M2 Max, 64 GiB")
+    assert page(found).startswith("# Agentmem on Apple M2 Max, 68.7 GB")
 
 
 def test_both_servers_beside_each_other() -> None:
     text = page(whole())
     for line in (
-        "# Agentmem on Apple M2 Max, 64 GiB",
+        "# Agentmem on Apple M2 Max, 68.7 GB",
         "Model: mlx-community/Some-4bit, llama, bfloat16, weights 4.5 GB, KV in 4 bits, context 32,768.",
         "| first start, to an answer | 3.00 s | 6.00 s | 2x |",
         "| later start, to an answer of an agent of 4,200 tokens | 3.00 s | 6.00 s | 2x |",
@@ -115,7 +115,7 @@ def test_both_servers_beside_each_other() -> None:
         "| 4,096 tokens: prompt tokens/s | 1,024 (1,024–1,024) | 512 (512–512) | 2x |",
         "| tokens/s, 8 agents at once | 160 (160–160) | 80.0 (80.0–80.0) | 2x |",
         "| turns 10 s apart: tokens/s, 3 turns | 30.0 | 15.0 | 2x |",
-        "| memory | 64 GiB |",
+        "| memory | 68.7 GB |",
         "Its weights are a copy.",
         "| load before | 1.2 |",
         "| most memory wired | 5.0 GB |",
@@ -126,7 +126,7 @@ def test_both_servers_beside_each_other() -> None:
         "| new model, until it is measured | 12.0 s |  | measuring how few bits its KV needs 9.0 s |",
         "| decode | packed | 0.0012 | rows / of 1 |",
         "| 8 | Infinity | 0.1 | 1 | no |",
-        "| KV of a token | 36 KiB, 0.28 of 16 bits |",
+        "| KV of a token | 36.9 kB, 0.28 of 16 bits |",
         "| agents of 16,384 tokens in memory | 10 |",
         f"- agentmem, first tokens, 16,384 tokens: skipped: {TOO_LONG} (in both rounds)",
         "- agentmem's log: WARNING a kernel",
@@ -150,6 +150,15 @@ def test_a_run_that_ends_early_has_a_page(count: int) -> None:
     assert "**Stopped by the user: parts are missing.**" in text and "demo model" in text
     assert "**Not complete: mlx-lm, work, round 1 was running when this was written.**" in text
     assert ("error: Boom: it / broke" in text) == (count > 0)
+
+
+def test_lengths_over_the_context_have_no_capacity() -> None:
+    found = whole()
+    found["model"]["context_length"] = 8192
+    text = page(found)
+    assert "| agents of 4,096 tokens in memory | 40 |" in text and "16,384 tokens in memory" not in text
+    found["model"]["context_length"] = 2048
+    assert "tokens in memory" not in page(found)
 
 
 def test_a_turn_that_did_not_come_from_where_it_should_is_named() -> None:
