@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from agentmem.distribution import NAME
 from agentmem.load_stages import LoadStage
-from agentmem.sizes import byte_size
+from agentmem.sizes import binary_size, byte_size
 from gateway.cli.bench.machine.comparison import Found, compared, parts_of, table
 from gateway.cli.bench.machine.plan import LENGTHS, OURS, THEIRS
 
@@ -40,7 +40,7 @@ def _gpu(model: Found) -> str:
 
 def _title(found: Found) -> Iterator[str]:
     machine, versions, model = found["machine"], found["versions"], found["model"]
-    yield f"# Agentmem on {_gpu(model) or machine['chip']}, {byte_size(machine['memory_bytes'])}"
+    yield f"# Agentmem on {_gpu(model) or machine['chip']}, {binary_size(machine['memory_bytes'])}"
     yield ""
     packages = ", ".join(f"{name} {versions[name]}" for name in ("mlx", "mlx-lm") if name in versions)
     yield f"Agentmem {versions['agentmem']}, {packages}, Python {versions['python']}; {found['date']}."
@@ -98,7 +98,7 @@ def _machine(found: Found) -> Iterator[str]:
 
 def _shown(name: str, value: Any) -> str:
     if name == "memory_bytes":
-        return byte_size(value)
+        return binary_size(value)
     return f"{value:.1f}" if isinstance(value, float) else f"{value}"
 
 

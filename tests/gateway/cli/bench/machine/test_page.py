@@ -98,15 +98,15 @@ def whole() -> dict[str, Any]:
 def test_an_nvidia_gpu_is_named() -> None:
     found = whole()
     found["model"]["device"] = "NVIDIA H200; mlx 0.32.4"
-    assert page(found).startswith("# Agentmem on NVIDIA H200, 68.7 GB")
+    assert page(found).startswith("# Agentmem on NVIDIA H200, 64 GiB")
     found["model"]["device"] = "AMD EPYC, OpenBLAS; mlx 0.32.4"
-    assert page(found).startswith("# Agentmem on Apple M2 Max, 68.7 GB")
+    assert page(found).startswith("# Agentmem on Apple M2 Max, 64 GiB")
 
 
 def test_both_servers_beside_each_other() -> None:
     text = page(whole())
     for line in (
-        "# Agentmem on Apple M2 Max, 68.7 GB",
+        "# Agentmem on Apple M2 Max, 64 GiB",
         "Model: mlx-community/Some-4bit, llama, bfloat16, weights 4.5 GB, KV in 4 bits, context 32,768.",
         "| first start, to an answer | 3.00 s | 6.00 s | 2x |",
         "| later start, to an answer of an agent of 4,200 tokens | 3.00 s | 6.00 s | 2x |",
@@ -115,7 +115,7 @@ def test_both_servers_beside_each_other() -> None:
         "| 4,096 tokens: prompt tokens/s | 1,024 (1,024–1,024) | 512 (512–512) | 2x |",
         "| tokens/s, 8 agents at once | 160 (160–160) | 80.0 (80.0–80.0) | 2x |",
         "| turns 10 s apart: tokens/s, 3 turns | 30.0 | 15.0 | 2x |",
-        "| memory | 68.7 GB |",
+        "| memory | 64 GiB |",
         "Its weights are a copy.",
         "| load before | 1.2 |",
         "| most memory wired | 5.0 GB |",
