@@ -179,14 +179,16 @@ class BatchEngine(PromptEngine):
 
     def _within_memory(self, jobs: Sequence[TurnJob]) -> list[list[TurnJob]]:
         """Split rows without arrays, so that a pass's own fit."""
-        lanes: list[list[TurnJob]] = [[]]
-        left = self.headroom.limit_bytes
+        limit = self.headroom.limit_bytes
+        if not limit or not self.store.by_arrays:
+            return [list(jobs)]
+        lanes, left = list[list[TurnJob]]([[]]), limit
         for job in jobs:
             assert job.kv is not None
             needed = self.store.pass_bytes(job.kv)
-            if needed > left and lanes[-1] and self.headroom.limit_bytes:
+            if needed > left and lanes[-1]:
                 lanes.append([])
-                left = self.headroom.limit_bytes
+                left = limit
             lanes[-1].append(job)
             left -= needed
         return lanes

@@ -243,7 +243,8 @@ class PromptEngine(ABC):
         self.model(mx.array([ids]), caches)  # Lazy with arrays: nothing after the last layer's KV is computed.
         self._written[job] = written = self.store.taken(of, caches)
         chunk = PrefillChunk(caches, written.state, position, end - position, speed)
-        chunk.seconds = time.monotonic() - began if unpacked else 0.0
+        if unpacked:
+            chunk.seconds = time.monotonic() - began
         return chunk
 
     def _go_on(self, chunk: PrefillChunk, cancelled: Callable[[], bool]) -> bool:

@@ -24,7 +24,7 @@ SECONDS_OF_A_LAYER = 0.05
 
 
 _UNMEASURED_OPERATIONS = 5e11
-"""Of a layer: half a second of a Mac that does 1 of its 2.6 TFLOP/s. macOS ends work of seconds."""
+"""A layer's, for half a second of a Mac that does 1 of its 2.6 TFLOP/s. macOS ends work of seconds."""
 FEWEST_TOKENS = 64
 """At any speed."""
 
